@@ -1,0 +1,10 @@
+# Finds nvcc, also where the toolkit installs it outside of PATH. KVANT_CUDA = AUTO takes it if it is there, ON insists.
+set(KVANT_HAVE_NVCC OFF)
+if(NOT KVANT_CUDA STREQUAL "OFF")
+  find_program(KVANT_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(KVANT_NVCC)
+    set(KVANT_HAVE_NVCC ON)
+  elseif(KVANT_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "KVANT_CUDA=ON, and no nvcc in PATH or /usr/local/cuda/bin")
+  endif()
+endif()
