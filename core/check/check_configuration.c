@@ -1,0 +1,68 @@
+/* All checks of one configuration, in order. */
+#include "check_cover.h"
+#include "check_promise.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* `needed` checks make what others look at: they run even where they are not wanted. */
+static const struct {
+    check_id id;
+    bool needed;
+    void (*run)(check_context *context);
+} steps[] = {
+    {CHECK_PLAN, true, check_plan_is_pure}, {CHECK_LAYOUT, true, check_layout_is_sane},
+    {CHECK_BLOCKS, false, check_blocks},    {CHECK_OPEN, true, check_open},
+    {CHECK_ENCODE, true, check_encode},     {CHECK_DECODE, true, check_decode},
+    {CHECK_FINITE, false, check_finite},    {CHECK_LOSSLESS, false, check_lossless},
+    {CHECK_ERROR, false, check_error},      {CHECK_BITS, false, check_bits},
+    {CHECK_REPEAT, false, check_repeat},    {CHECK_VIEWS, false, check_views},
+    {CHECK_SLICES, false, check_slices},    {CHECK_ROUNDING, false, check_rounding},
+    {CHECK_ISA, false, check_isa},          {CHECK_THREADS, false, check_threads},
+    {CHECK_INSPECT, false, check_inspect},  {CHECK_ARBITRARY, false, check_arbitrary},
+    {CHECK_QUIET, false, check_quiet},
+};
+
+static void context_create(check_context *context, check_worker *worker, uint64_t number) {
+    *context = (check_context){.worker = worker};
+    check_cover_row(worker, number, &context->row);
+    context->random = check_random_stream(worker->options->seed, number + 1000);
+    uint64_t seed = check_random_next(&context->random);
+    if (!check_case_create(&worker->axes, &context->row, seed, &context->configuration)) check_out_of_memory();
+    check_case_text(&worker->axes, &context->row, &context->configuration, worker->slot->text, CHECK_TEXT);
+}
+
+static void context_free(check_context *context) {
+    check_worker *worker = context->worker;
+    check_extent_free(worker, &context->extent);
+    check_subject_close(&context->subject);
+    check_case_free(&context->configuration);
+    free(context->values);
+    free(context->decoded);
+}
+
+void check_configuration(check_worker *worker, uint64_t number, uint32_t from) {
+    check_item_begin(worker, (int64_t)number);
+    /* What is watched all the time counts once per configuration. */
+    for (unsigned id = CHECK_BOUNDS; id < CHECK_COUNT; id++)
+        if (check_is_wanted(worker, (check_id)id)) worker->ran |= (uint64_t)1 << id;
+    check_context context;
+    context_create(&context, worker, number);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && !context.over; i++) {
+        check_id id = steps[i].id;
+        bool repeated = (uint32_t)id < from; /* done before another child died */
+        if (repeated && !steps[i].needed) continue;
+        bool counts = !repeated && check_begin(worker, id);
+        if (!counts && !steps[i].needed) continue;
+        worker->running = id;
+        atomic_store(&worker->slot->check, id);
+        steps[i].run(&context);
+    }
+    atomic_store(&worker->slot->check, CHECK_OPEN); /* close */
+    context_free(&context);
+    if (check_is_wanted(worker, CHECK_GLOBALS) && check_globals_digest(worker) != worker->globals) {
+        worker->globals = check_globals_digest(worker);
+        check_fail(worker, CHECK_GLOBALS, "the plugin's writable data changed during this configuration");
+    }
+    check_item_end(worker);
+}
