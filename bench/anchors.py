@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures plain codecs on whole dumps and compares with reference numbers that were computed apart from kvant, in
-NumPy, from the definitions of the codecs.
+"""Measures plain codecs on whole dumps and compares with reference numbers that were computed apart from
+kvant, in NumPy, from the definitions of the codecs.
 
     bench/anchors.py DIRECTORY [KVANT]
 
-DIRECTORY holds smollm2-135m_prose_512.safetensors and gemma3-270m_prose_512.safetensors (a dump that is not there is
-left out, with a word). KVANT is the command, build/release/bin/kvant by default. NMSE must agree within 1 %, attention
-errors within 3 %, beside the rounding of the printed reference; median over layers and worst layer. Exit status 1 where
-one does not.
+DIRECTORY holds smollm2-135m_prose_512.safetensors and gemma3-270m_prose_512.safetensors (a dump that is not
+there is left out, with a word). KVANT is the command, build/release/bin/kvant by default. NMSE must agree
+within 1 %, attention errors within 3 %, beside the rounding of the printed reference; median over layers and
+worst layer. Exit status 1 where one does not.
 """
 import json
 import os
@@ -17,7 +17,7 @@ import tempfile
 
 NMSE_BAND, ATTENTION_BAND = 0.01, 0.03
 
-# Scales, minima and zero points are f16; codes are made with the rounded scale; per token = per token and head.
+# Scales and minima are f16; codes are made with the rounded scale; per token = per token and head.
 INTEGER = """plugin = uniform
 format = {format}
 symmetry = asymmetric
@@ -26,8 +26,8 @@ group = {group}
 scale = f16
 """
 CODECS = {
-    "int8 per-token sym": "plugin = uniform\nformat = int8\nsymmetry = symmetric\ngranularity = token\nscale = f16\n",
-    "fp8 e4m3 scale 1": "plugin = uniform\nformat = e4m3\ngranularity = tensor\nscaling = static\nstatic_scale = 1\n",
+    "int8 per-token sym": "plugin = uniform\nformat = int8\ngranularity = token\nscale = f16\n",
+    "fp8 e4m3 scale 1": "plugin = uniform\nformat = e4m3\ngranularity = tensor\nscaling = static\n",
     "int4 asym per-token g32": INTEGER.format(format="int4", granularity="group_channels", group=32),
     "int4 asym per-token g64": INTEGER.format(format="int4", granularity="group_channels", group=64),
     "int4 asym per-channel g32": INTEGER.format(format="int4", granularity="group_tokens", group=32),
@@ -53,7 +53,8 @@ value = c
 
 COLUMNS = ["key_nmse", "value_nmse", "attention_key_only", "attention_value_only", "attention_both"]
 
-# Of each column: median over layers, worst layer, its number; as printed: the last digit says how it was rounded.
+# Of each column: median over layers, worst layer, its number; as printed: the last digit says how it was
+# rounded.
 REFERENCE = {
     "smollm2-135m_prose_512": {
         "int8 per-token sym":
@@ -110,7 +111,8 @@ REFERENCE = {
 }
 
 
-# KIVI is the key columns of one codec and the value columns of another; there is no reference for both together.
+# KIVI is the key columns of one codec and the value columns of another; there is no reference for both
+# together.
 for rows in REFERENCE.values():
     for bits in ("4", "2"):
         key = rows["int{} asym per-channel g32".format(bits)].split()
@@ -145,10 +147,12 @@ def compare(name, measured, reference):
         got = measured[column]
         # Two layers may be nearly as bad: the named one must have the error, and none a larger one.
         named = of_layer(measured["layers"][int(layer)], column)
-        missed = sum(misses(*pair, band) for pair in ((got["median"], median), (got["worst"], worst), (named, worst)))
+        pairs = (got["median"], median), (got["worst"], worst), (named, worst)
+        missed = sum(misses(*pair, band) for pair in pairs)
         bad += missed
         number = "{:.2e} {:.2e} L{:<2}" if column.endswith("nmse") else "{:.4f} {:.4f} L{:<2}"
-        cells.append(number.format(got["median"], got["worst"], got["worst_layer"]) + ("!" if missed else " "))
+        cell = number.format(got["median"], got["worst"], got["worst_layer"])
+        cells.append(cell + ("!" if missed else " "))
         if missed:
             cells[-1] += "(not {} {} L{}) ".format(median, worst, layer)
     print("  {:<26}{}".format(name, " ".join(cells)))
@@ -171,7 +175,8 @@ def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__.strip())
     here = os.path.dirname(os.path.abspath(__file__))
-    kvant = sys.argv[2] if len(sys.argv) == 3 else os.path.join(here, "..", "build", "release", "bin", "kvant")
+    release = os.path.join(here, "..", "build", "release", "bin", "kvant")
+    kvant = sys.argv[2] if len(sys.argv) == 3 else release
     compared = bad = 0
     for dump, rows in REFERENCE.items():
         file = os.path.join(sys.argv[1], dump + ".safetensors")

@@ -1,4 +1,5 @@
-/* What main.c and the sub-commands share: the table of sub-commands, common options, exit statuses, messages. */
+/* What main.c and the sub-commands share: the table of sub-commands, common options, exit statuses,
+ * messages. */
 #ifndef KVANT_TOOLS_COMMAND_H
 #define KVANT_TOOLS_COMMAND_H
 
@@ -14,12 +15,13 @@ enum {
     EXIT_INPUT = 3  /* bad input: a file, INI, plugin, tensor */
 };
 
-/* One sub-command; each file in tools/ defines one and main.c lists it. run() gets argv[0] = its own name, and finds the
- * common options already taken out of argv. */
+/* One sub-command; each file in tools/ defines one and main.c lists it. run() gets argv[0] = its own name,
+ * and finds the common options already taken out of argv. */
 typedef struct command {
     const char *name;
     const char *summary; /* one line */
-    const char *help;    /* usage, every option, an example; printed by `kvant help NAME` and `kvant NAME --help` */
+    const char
+        *help; /* usage, every option, an example; printed by `kvant help NAME` and `kvant NAME --help` */
     int (*run)(int argc, char **argv);
 } command;
 

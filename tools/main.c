@@ -22,16 +22,8 @@ extern const command command_new;
 extern const command command_resolve;
 
 static const command *const commands[] = {
-    &command_check,
-    &command_decode,
-    &command_encode,
-    &command_eval,
-    &command_import,
-    &command_info,
-    &command_inspect,
-    &command_list,
-    &command_new,
-    &command_resolve,
+    &command_check, &command_decode,  &command_encode, &command_eval, &command_import,
+    &command_info,  &command_inspect, &command_list,   &command_new,  &command_resolve,
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -63,7 +55,8 @@ int input_error(const kvant_diag *diag, kvant_status status) {
 }
 
 static int print_overview(FILE *stream) {
-    fputs("usage: kvant [--plugin-path DIR[:DIR]] [--isa LEVEL] [--threads N] [--json] COMMAND ...\n\n", stream);
+    fputs("usage: kvant [--plugin-path DIR[:DIR]] [--isa LEVEL] [--threads N] [--json] COMMAND ...\n\n",
+          stream);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n`kvant help COMMAND` explains one; `kvant --version` prints the version.\n", stream);

@@ -1,6 +1,6 @@
 /* `kvant new NAME`: a plugin project that builds out of tree, loads by name and passes `kvant check`. */
-#include "command.h"
 #include "new.h"
+#include "command.h"
 
 #include "base/text.h"
 
@@ -13,8 +13,10 @@
 static const char help[] =
     "usage: kvant new NAME [DIRECTORY]\n"
     "\n"
-    "Writes a plugin project for a codec called NAME ([a-z][a-z0-9_]{0,31}) into DIRECTORY (default kvant_NAME), which\n"
-    "must not exist: the five calls, a parameter schema, a byte map, a README and two tests. It builds against an\n"
+    "Writes a plugin project for a codec called NAME ([a-z][a-z0-9_]{0,31}) into DIRECTORY (default "
+    "kvant_NAME), which\n"
+    "must not exist: the five calls, a parameter schema, a byte map, a README and two tests. It builds "
+    "against an\n"
     "installed kvant:\n"
     "\n"
     "  kvant new mycodec\n"
@@ -24,8 +26,8 @@ static const char help[] =
     "\n"
     "docs/writing-a-plugin.md walks through it.\n";
 
-/* The text with every "template" replaced by the name, "TEMPLATE" by the same in capitals and the four letters of the
- * format id by four of the name's. */
+/* The text with every "template" replaced by the name, "TEMPLATE" by the same in capitals and the four
+ * letters of the format id by four of the name's. */
 static void instantiate(const char *text, const char *name, kvant_text *out) {
     char upper[33] = {0};
     for (size_t i = 0; i < sizeof upper - 1 && name[i] != '\0'; i++)
@@ -40,8 +42,8 @@ static void instantiate(const char *text, const char *name, kvant_text *out) {
             kvant_text_puts(out, upper);
             p += 8;
         } else if (strncmp(p, "'T' | 'M' << 8 | 'P' << 16 | 'L' << 24", 38) == 0) {
-            kvant_text_printf(out, "'%c' | '%c' << 8 | '%c' << 16 | '%c' << 24", letters[0], letters[1], letters[2],
-                              letters[3]);
+            kvant_text_printf(out, "'%c' | '%c' << 8 | '%c' << 16 | '%c' << 24", letters[0], letters[1],
+                              letters[2], letters[3]);
             p += 38;
         } else {
             kvant_text_append(out, p++, 1);
@@ -80,7 +82,8 @@ static int run(int argc, char **argv) {
     if (argc < 2 || argc > 3) return usage_error("new", "takes a NAME and at most a DIRECTORY");
     const char *name = argv[1];
     if (!kvant_is_name(name) || strcmp(name, "template") == 0)
-        return usage_error("new", "\"%s\" cannot be a codec's name: [a-z][a-z0-9_]{0,31}, and not \"template\"", name);
+        return usage_error(
+            "new", "\"%s\" cannot be a codec's name: [a-z][a-z0-9_]{0,31}, and not \"template\"", name);
     char standard[64];
     (void)snprintf(standard, sizeof standard, "kvant_%s", name);
     const char *directory = argc == 3 ? argv[2] : standard;
@@ -92,8 +95,8 @@ static int run(int argc, char **argv) {
         int result = write_file(directory, file, name);
         if (result != EXIT_DONE) return result;
     }
-    printf("%s: a plugin project; next: cmake -S %s -B %s/build && cmake --build %s/build\n", directory, directory,
-           directory, directory);
+    printf("%s: a plugin project; next: cmake -S %s -B %s/build && cmake --build %s/build\n", directory,
+           directory, directory, directory);
     return EXIT_DONE;
 }
 

@@ -1,7 +1,7 @@
 /* A string that grows, and a few questions about strings.
  *
- * kvant_text remembers a failed allocation (`failed`) and then ignores what is appended, so that a caller checks once
- * at the end. */
+ * kvant_text remembers a failed allocation (`failed`) and then ignores what is appended, so that a caller
+ * checks once at the end. */
 #ifndef KVANT_BASE_TEXT_H
 #define KVANT_BASE_TEXT_H
 

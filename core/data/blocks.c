@@ -53,18 +53,6 @@ void kvant_rows_pack(const kvant_view *rows, void *dense) {
         for (uint32_t h = 0; h < rows->heads; h++, next += row) pack_row(rows, t, h, next);
 }
 
-size_t kvant_blocks_buffer(const kvant_blocks *blocks, const kvant_view *rows) {
-    if (blocks->sinks == 0) return 0;
-    return (size_t)blocks->block_tokens * rows->heads * rows->head_dim * kvant_element_bytes(rows->dtype);
-}
-
-kvant_view kvant_blocks_view(const kvant_blocks *blocks, const kvant_view *rows, uint32_t index,
-                             void *buffer) {
-    kvant_view block = kvant_view_slice(rows, index * blocks->block_tokens, blocks->block_tokens);
-    if (index > 0 || blocks->sinks == 0) return block;
-    size_t token = (size_t)rows->heads * rows->head_dim * kvant_element_bytes(rows->dtype);
-    kvant_rows_pack(&block, buffer);
-    for (uint32_t t = 0; t < blocks->sinks; t++)
-        memcpy((char *)buffer + t * token, (char *)buffer + blocks->sinks * token, token);
-    return kvant_rows_view(buffer, rows->dtype, blocks->block_tokens, rows->heads, rows->head_dim);
+kvant_view kvant_blocks_view(const kvant_blocks *blocks, const kvant_view *rows, uint32_t index) {
+    return kvant_view_slice(rows, index * blocks->block_tokens, blocks->block_tokens);
 }

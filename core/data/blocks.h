@@ -6,9 +6,9 @@
  *              | sinks |  block 0     |    block 1      | ... |    tail        |
  *                raw      encoded          encoded                raw
  *
- * Sink rows do not enter the statistics of block 0: the first row after them takes their place before
- * encoding, and the raw rows override what the block decodes to. Everybody who cuts rows into blocks does
- * it through here. */
+ * Sink rows do not enter the statistics of block 0: the codec floor puts the first row after them in their
+ * place, and the raw rows override what the block decodes to. Everybody who cuts rows into blocks does it
+ * through here. */
 #ifndef KVANT_DATA_BLOCKS_H
 #define KVANT_DATA_BLOCKS_H
 
@@ -27,14 +27,8 @@ typedef struct kvant_blocks {
  * `recent` newest. */
 kvant_blocks kvant_blocks_split(uint32_t tokens, uint32_t block_tokens, uint32_t sinks, uint32_t recent);
 
-/* Bytes of the buffer that kvant_blocks_view needs for these rows: 0 without sinks. */
-size_t kvant_blocks_buffer(const kvant_blocks *blocks, const kvant_view *rows);
-
-/* Block `index` < count of the rows of one layer and side, ready to be encoded: block 0 with sinks is a
- * dense copy in `buffer` (any alignment) whose sink rows are replaced, every other block a slice of
- * `rows`. */
-kvant_view kvant_blocks_view(const kvant_blocks *blocks, const kvant_view *rows, uint32_t index,
-                             void *buffer);
+/* Block `index` < count of the rows of one layer and side. */
+kvant_view kvant_blocks_view(const kvant_blocks *blocks, const kvant_view *rows, uint32_t index);
 
 /* Copies rows element by element into a dense buffer of the same dtype, [tokens, heads, head_dim]. */
 void kvant_rows_pack(const kvant_view *rows, void *dense);

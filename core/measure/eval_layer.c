@@ -43,7 +43,6 @@ typedef struct layer_work {
     side_work sides[2];
     uint32_t run_tokens;
     void *scratch;
-    void *block; /* room for block 0 of either side with its sink rows replaced */
     float *
         turns; /* [TILE, rotary_dim / 2, 2] where the dump's keys are before RoPE and attention is measured */
     kvant_attention *attention; /* of this pass, or NULL */
@@ -81,20 +80,19 @@ static uint32_t rows_of_a_pass(const kvant_layer_geometry *g, uint32_t query_tok
 size_t eval_layer_bytes(const eval_job *job, uint32_t layer) {
     const kvant_layer_geometry *g = &kvant_dump_geometry(job->dump)->layers[layer];
     uint64_t run = run_tokens_of(g, job->info.block_tokens);
-    uint64_t block = (uint64_t)job->info.block_tokens * g->kv_heads, total = 0, scratch = 0, sinks = 0;
+    uint64_t block = (uint64_t)job->info.block_tokens * g->kv_heads, total = 0, scratch = 0;
     for (uint32_t side = 0; side < 2; side++) {
         kvant_row row = {.struct_size = sizeof row};
         uint64_t dim = side == KVANT_SIDE_KEY ? g->key_dim : g->value_dim;
         if (kvant_plan_row(job->plan, layer, side, &row) != KVANT_OK) continue;
         total += row.layout->size_min + row.layout->size_step * row.layout->size_steps;
-        if (job->blocks.sinks > 0 && block * dim * sizeof(float) > sinks) sinks = block * dim * sizeof(float);
         total += run * g->kv_heads * dim * sizeof(float) + 2 * TILE * dim * sizeof(double);
-        /* The codec floor may keep a block of turned or centred keys besides what the codec asks for. */
+        /* The codec floor may keep a block of rows that it changed besides what the codec asks for. */
         uint64_t needs = row.layout->scratch_bytes + block * dim * sizeof(float);
         if (needs > scratch) scratch = needs;
     }
     uint32_t queries = kvant_dump_describe(job->dump)->query_tokens;
-    total += scratch + sinks + (uint64_t)rows_of_a_pass(g, queries) * query_row_bytes(g);
+    total += scratch + (uint64_t)rows_of_a_pass(g, queries) * query_row_bytes(g);
     return total < SIZE_MAX ? (size_t)total : SIZE_MAX;
 }
 
@@ -157,7 +155,7 @@ static kvant_status encode_block(layer_work *w, uint32_t side, uint32_t block, k
     const kvant_blocks *blocks = &w->job->blocks;
     const uint8_t *tags = kvant_dump_describe(w->job->dump)->tags;
     uint32_t first = block * blocks->block_tokens;
-    kvant_view rows = kvant_blocks_view(blocks, &s->rows, block, w->block);
+    kvant_view rows = kvant_blocks_view(blocks, &s->rows, block);
     kvant_encode_report report = {.struct_size = sizeof report};
     double start = thread_seconds();
     kvant_status status = kvant_codec_encode(s->codec, &rows, first, tags != NULL ? tags + first : NULL,
@@ -369,7 +367,6 @@ static void close_layer(layer_work *w) {
     }
     kvant_attention_free(w->attention);
     free(w->scratch);
-    free(w->block);
     free(w->turns);
 }
 
@@ -409,20 +406,17 @@ static kvant_status prepare(layer_work *w, const kvant_view *queries, kvant_eval
                             float **scratch_row, kvant_diag *diag) {
     const kvant_geometry *model = kvant_dump_geometry(w->job->dump);
     const kvant_rope *rope = w->geometry->rope;
-    size_t scratch = 0, block = 0;
+    size_t scratch = 0;
     for (uint32_t side = 0; side < 2; side++) {
         kvant_status status = open_side(w, side, &result->sides[side], diag);
         if (status != KVANT_OK) return status;
         if (!w->sides[side].present) continue;
         size_t needs = kvant_codec_scratch_bytes(w->sides[side].codec);
         if (needs > scratch) scratch = needs;
-        needs = kvant_blocks_buffer(&w->job->blocks, &w->sides[side].rows);
-        if (needs > block) block = needs;
     }
     w->scratch = aligned(64, scratch);
-    w->block = aligned(64, block);
     *scratch_row = aligned(64, w->geometry->key_dim * sizeof(float));
-    bool failed = w->scratch == NULL || w->block == NULL || *scratch_row == NULL;
+    bool failed = w->scratch == NULL || *scratch_row == NULL;
     if (queries != NULL) {
         eval_bad bad = eval_scan(queries);
         if (bad.count > 0) return refuse(w, "query", &bad, "", diag);

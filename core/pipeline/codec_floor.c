@@ -5,7 +5,7 @@
  *     | the plugin's scratch | rows, as the codec gets or gives them | one row of floats | classes | turns |
  *
  * Rows pass through a copy only where the host changes them: keys that turn or are centred, numbers that
- * are replaced. Else the plugin reads and writes the caller's view.
+ * are replaced, sinks. Else the plugin reads and writes the caller's view.
  */
 #include "pipeline/codec_floor.h"
 
@@ -48,7 +48,8 @@ static bool place_part(size_t *end, size_t *at, uint64_t count, uint64_t size) {
 static bool place_scratch(kvant_codec *codec) {
     const kvant_setup *setup = &codec->entry->setup;
     uint64_t elements = (uint64_t)setup->block_tokens * setup->kv_heads * setup->head_dim;
-    bool copies = codec->changes || codec->plan->on_nonfinite == KVANT_ON_NONFINITE_SATURATE;
+    bool copies = codec->changes || codec->plan->on_nonfinite == KVANT_ON_NONFINITE_SATURATE ||
+                  codec->plan->sinks > 0;
     /* Decoded rows that the host changes stay floats until then. */
     uint64_t width = codec->changes ? sizeof(float) : kvant_element_bytes(setup->dtype);
     uint32_t pairs = codec->entry->turn != KVANT_TURN_NONE ? setup->rope->rotary_dim / 2 : 0;
@@ -231,37 +232,57 @@ static kvant_row_scratch row_scratch(const kvant_codec *codec, void *scratch) {
     return (kvant_row_scratch){.row = part(scratch, codec->row_at), .turns = part(scratch, codec->turns_at)};
 }
 
-static const uint8_t *classify(const kvant_codec *codec, const uint8_t *tags, void *scratch) {
+/* How many first tokens of a block are sinks. They stay raw, so that the first row after them stands in for
+ * each of them, with its class: their own would widen the block's statistics for nothing. */
+static uint32_t sinks_of(const kvant_codec *codec, uint64_t first_position) {
+    uint32_t sinks = codec->plan->sinks; /* below block_tokens */
+    return first_position < sinks ? sinks - (uint32_t)first_position : 0;
+}
+
+static const uint8_t *classify(const kvant_codec *codec, const uint8_t *tags, uint32_t sinks, void *scratch) {
     if (!codec->classes) return NULL;
     const kvant_layout *layout = &codec->entry->layout;
     uint8_t *classes = part(scratch, codec->classes_at);
     for (uint32_t t = 0; t < codec->entry->setup.block_tokens; t++)
-        classes[t] = layout->tag_class[tags != NULL ? tags[t] : 0];
+        classes[t] = layout->tag_class[tags != NULL ? tags[t > sinks ? t : sinks] : 0];
     return classes;
+}
+
+/* The rows as the codec gets them, in scratch. */
+static kvant_view change_rows(const kvant_codec *codec, const kvant_view *rows, uint64_t first_position,
+                              uint32_t sinks, void *scratch, kvant_encode_report *all) {
+    const kvant_setup *setup = &codec->entry->setup;
+    kvant_mutable_view to = kvant_dense_mutable_view(part(scratch, codec->rows_at), setup->dtype,
+                                                     setup->block_tokens, setup->kv_heads, setup->head_dim);
+    kvant_view from = *rows;
+    kvant_mutable_view rest = to;
+    from.data = kvant_view_at(rows, sinks, 0);
+    rest.data = kvant_mutable_view_at(&to, sinks, 0);
+    from.tokens = rest.tokens = setup->block_tokens - sinks;
+    kvant_rows_to_codec(codec->entry, &from, &rest, first_position + sinks, row_scratch(codec, scratch),
+                        &all->replaced, &all->saturated);
+    for (uint32_t t = 0; t < sinks; t++)
+        memcpy(kvant_mutable_view_at(&to, t, 0), rest.data, (size_t)to.token_stride);
+    return kvant_dense_view(to.data, setup->dtype, setup->block_tokens, setup->kv_heads, setup->head_dim);
 }
 
 /* In the pinned floating-point environment, on checked arguments. */
 static kvant_status encode_rows(const kvant_codec *codec, const kvant_view *rows, uint64_t first_position,
                                 const uint8_t *tags, void *extent, void *scratch, kvant_encode_report *all,
                                 kvant_diag *diag) {
-    const kvant_setup *setup = &codec->entry->setup;
+    uint32_t sinks = sinks_of(codec, first_position);
     kvant_view copy;
     kvant_place place;
     bool bad = kvant_find_not_finite(rows, &place);
     if (bad && codec->plan->on_nonfinite == KVANT_ON_NONFINITE_ERROR)
         return refuse_place(codec, rows, place, first_position, diag);
-    if (bad || codec->changes) {
-        kvant_mutable_view to =
-            kvant_dense_mutable_view(part(scratch, codec->rows_at), setup->dtype, setup->block_tokens,
-                                     setup->kv_heads, setup->head_dim);
-        kvant_rows_to_codec(codec->entry, rows, &to, first_position, row_scratch(codec, scratch),
-                            &all->replaced, &all->saturated);
-        copy = kvant_dense_view(to.data, setup->dtype, setup->block_tokens, setup->kv_heads, setup->head_dim);
+    if (bad || codec->changes || sinks > 0) {
+        copy = change_rows(codec, rows, first_position, sinks, scratch, all);
         rows = &copy;
     }
     kvant_encode_args args = {.struct_size = sizeof args,
                               .rows = rows,
-                              .classes = classify(codec, tags, scratch),
+                              .classes = classify(codec, tags, sinks, scratch),
                               .first_position = first_position,
                               .extent = extent,
                               .scratch = scratch};

@@ -89,9 +89,12 @@ static size_t number_text(double number, char *text, size_t capacity) {
     locale_t c = c_locale();
     locale_t old = c != (locale_t)0 ? uselocale(c) : (locale_t)0;
     kvant_fp_state saved = kvant_fp_enter();
+    /* Of the spellings that read back exactly the shortest: 10 and not 1e+01. */
     for (int precision = 1; precision <= 17; precision++) {
-        (void)snprintf(digits, sizeof digits, "%.*g", precision, number);
-        if (strtod(digits, NULL) == number) break;
+        char longer[sizeof digits];
+        (void)snprintf(longer, sizeof longer, "%.*g", precision, number);
+        if (strtod(longer, NULL) == number && (digits[0] == '\0' || strlen(longer) < strlen(digits)))
+            memcpy(digits, longer, sizeof digits);
     }
     kvant_fp_leave(saved);
     if (c != (locale_t)0) {
@@ -143,7 +146,8 @@ static bool read_number(const char *text, double *out) {
     kvant_fp_leave(saved);
     freelocale(c);
     if (*out == 0) *out = 0; /* -0 is 0: one value, one text */
-    return isfinite(*out);
+    bool vanished = *out == 0 && strcspn(text, "123456789") < strcspn(text, "eE");
+    return isfinite(*out) && !vanished;
 }
 
 /* ---- Ranges -------------------------------------------------------------------------------------------- */

@@ -24,7 +24,6 @@ typedef struct pack_row {
 
 typedef struct pack_thread {
     void *scratch;
-    void *rows;     /* block 0 with its sinks replaced */
     uint32_t index; /* where it failed; set with the diag */
     kvant_diag diag;
 } pack_thread;
@@ -91,20 +90,18 @@ static kvant_status allocate(kvant_packer *p, kvant_diag *diag) {
     const kvant_pack_source *source = &p->source;
     uint32_t block_tokens = p->info.block_tokens;
     uint64_t stage = 0, block_parts = 0, tail_parts = 0;
-    size_t scratch = 0, rows = 0;
+    size_t scratch = 0;
     for (uint32_t i = 0; i < p->row_count; i++) {
         if (source->codecs[i] == NULL) continue;
         kvant_view tail = kvant_view_slice(&source->rows[i], 0, p->blocks.tail_tokens);
         kvant_view sinks = kvant_view_slice(&source->rows[i], 0, p->blocks.sinks);
-        size_t extent = kvant_codec_extent_max(source->codecs[i]),
-               prepared = kvant_blocks_buffer(&p->blocks, &sinks);
+        size_t extent = kvant_codec_extent_max(source->codecs[i]);
         p->rows[i].at = (size_t)stage;
         stage += (extent + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT;
         block_parts += extent + kvant_rows_bytes(&sinks) + 2 * KVANT_RECORD_ALIGNMENT;
         tail_parts += kvant_rows_bytes(&tail) + KVANT_RECORD_ALIGNMENT;
         if (kvant_codec_scratch_bytes(source->codecs[i]) > scratch)
             scratch = kvant_codec_scratch_bytes(source->codecs[i]);
-        if (prepared > rows) rows = prepared;
     }
     size_t block = p->blocks.count > 0 ? kvant_record_size(block_tokens, p->row_count / 2, block_parts) : 0;
     size_t tail = kvant_record_size(p->blocks.tail_tokens, p->row_count / 2, tail_parts);
@@ -117,8 +114,7 @@ static kvant_status allocate(kvant_packer *p, kvant_diag *diag) {
         pack_thread *thread = &p->threads[i];
         thread->diag.struct_size = sizeof thread->diag;
         thread->scratch = aligned(scratch, SCRATCH_ALIGNMENT);
-        thread->rows = malloc(rows > 0 ? rows : 1);
-        if (thread->scratch == NULL || thread->rows == NULL) return no_memory(diag);
+        if (thread->scratch == NULL) return no_memory(diag);
     }
     return KVANT_OK;
 }
@@ -154,7 +150,6 @@ void kvant_packer_close(kvant_packer *p) {
     if (p == NULL) return;
     for (uint32_t i = 0; p->threads != NULL && i < p->thread_count; i++) {
         free(p->threads[i].scratch);
-        free(p->threads[i].rows);
     }
     free(p->threads);
     free(p->rows);
@@ -185,7 +180,7 @@ static kvant_status encode_row(void *context, uint32_t index, uint32_t thread_in
     const kvant_codec *codec = p->source.codecs[index];
     row->size = 0;
     if (codec == NULL) return KVANT_OK;
-    kvant_view rows = kvant_blocks_view(&p->blocks, &p->source.rows[index], p->next, thread->rows);
+    kvant_view rows = kvant_blocks_view(&p->blocks, &p->source.rows[index], p->next);
     const unsigned char *tags = p->source.tags;
     kvant_encode_report report = {.struct_size = sizeof report};
     kvant_status status = kvant_codec_encode(

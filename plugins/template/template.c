@@ -1,9 +1,10 @@
-/* template: symmetric integer quantization with one scale per token and head, as a start for a codec of your own.
+/* template: symmetric integer quantization with one scale per token and head, as a start for a codec of your
+ * own.
  *
  *     scale = max|x| / L        code = round_half_even(x / scale)        x^ = code * scale        L = 2^(bits-1) - 1
  *
- * Everything a plugin must have is in this file: a schema, a descriptor, five calls, one exported function. The rules
- * that the calls keep are in kvant/plugin.h; `kvant check` puts each of them to the test.
+ * Everything a plugin must have is in this file: a schema, a descriptor, five calls, one exported function.
+ * The rules that the calls keep are in kvant/plugin.h; `kvant check` puts each of them to the test.
  */
 #include "template_block.h"
 
@@ -13,7 +14,7 @@
 
 #include <float.h>
 
-/* ---- What the user can set ------------------------------------------------------------------------------------ */
+/* ---- What the user can set ----------------------------------------------------------------------------- */
 
 enum { PARAM_BITS, PARAM_COUNT };
 
@@ -51,7 +52,7 @@ static const kvant_descriptor descriptor = {
     .param_count = PARAM_COUNT,
 };
 
-/* ---- Setup ----------------------------------------------------------------------------------------------------- */
+/* ---- Setup --------------------------------------------------------------------------------------------- */
 
 /* What the hot calls need; the host allocates it. */
 typedef struct state {
@@ -64,7 +65,8 @@ static template_block block_of(const kvant_setup *setup) {
 }
 
 static kvant_status plan(const kvant_setup *setup, kvant_layout *layout, kvant_diag *diag) {
-    /* The host has checked parameters against the schema and head_dim, dtype and side against the descriptor. */
+    /* The host has checked parameters against the schema and head_dim, dtype and side against the
+     * descriptor. */
     if (setup->block_tokens > 65536)
         return kvant_fail(diag, KVANT_ERROR_GEOMETRY, "block_tokens", "block_tokens is %u, at most 65536",
                           setup->block_tokens);
@@ -81,7 +83,8 @@ static kvant_status plan(const kvant_setup *setup, kvant_layout *layout, kvant_d
     return KVANT_OK;
 }
 
-static kvant_status open_codec(const kvant_setup *setup, const kvant_layout *layout, void *memory, kvant_diag *diag) {
+static kvant_status open_codec(const kvant_setup *setup, const kvant_layout *layout, void *memory,
+                               kvant_diag *diag) {
     (void)layout;
     (void)diag;
     state *s = memory;
@@ -93,7 +96,7 @@ static void close_codec(void *memory) {
     (void)memory; /* nothing was acquired beyond the state */
 }
 
-/* ---- Encode ---------------------------------------------------------------------------------------------------- */
+/* ---- Encode -------------------------------------------------------------------------------------------- */
 
 /* To the nearest integer, ties to even, for |x| < 2^22: the sum has no room for fractions. */
 static float round_half_even(float x) {
@@ -123,12 +126,13 @@ static kvant_status encode(const void *memory, kvant_encode_args *args) {
                 if (magnitude > largest) largest = magnitude;
             }
             float scale = largest / largest_code;
-            if (scale * largest_code > FLT_MAX) scale *= 0x1.fffffep-1f; /* rounded up at the very end of the range */
+            if (scale * largest_code > FLT_MAX)
+                scale *= 0x1.fffffep-1f; /* rounded up at the very end of the range */
             memcpy(head + t * sizeof scale, &scale, sizeof scale);
             if (scale == 0) scale = 1; /* a row of zeros, or one too small for its scale: all codes are 0 */
             uint8_t *row = head + b->codes + t * b->row_bytes;
             for (uint32_t c = 0; c < b->head_dim; c++) {
-                float ratio = x[c] / scale; /* a subnormal scale is inexact, so the ratio may leave the range */
+                float ratio = x[c] / scale; /* beyond the range where a subnormal scale is inexact */
                 if (ratio > largest_code) ratio = largest_code;
                 if (ratio < -largest_code) ratio = -largest_code;
                 put_code(b, row, c, (int)round_half_even(ratio));
@@ -140,7 +144,7 @@ static kvant_status encode(const void *memory, kvant_encode_args *args) {
     return KVANT_OK;
 }
 
-/* ---- Decode ---------------------------------------------------------------------------------------------------- */
+/* ---- Decode -------------------------------------------------------------------------------------------- */
 
 static int get_code(const template_block *b, const uint8_t *row, uint32_t channel) {
     if (b->bits == 8) return (int8_t)row[channel];
@@ -165,7 +169,7 @@ static kvant_status decode(const void *memory, const kvant_decode_args *args) {
     return KVANT_OK;
 }
 
-/* ---- The one exported function ----------------------------------------------------------------------------------- */
+/* ---- The one exported function ------------------------------------------------------------------------- */
 
 static const kvant_plugin plugin = {
     .struct_size = sizeof(kvant_plugin),

@@ -27,7 +27,8 @@ typedef struct template_block {
     size_t head_bytes; /* from one head to the next */
 } template_block;
 
-static inline template_block template_block_of(uint32_t tokens, uint32_t heads, uint32_t head_dim, uint32_t bits) {
+static inline template_block template_block_of(uint32_t tokens, uint32_t heads, uint32_t head_dim,
+                                               uint32_t bits) {
     template_block b = {.tokens = tokens, .heads = heads, .head_dim = head_dim, .bits = bits};
     b.row_bytes = ((size_t)head_dim * bits + 7) / 8;
     b.codes = (size_t)tokens * sizeof(float);

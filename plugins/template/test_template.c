@@ -17,10 +17,14 @@ static int fail(const kvant_diag *diag) {
 
 int main(void) {
     kvant_diag diag = {.struct_size = sizeof diag};
-    kvant_layer_geometry layer = {.struct_size = sizeof layer, .kv_heads = HEADS, .q_heads = HEADS,
-                                  .total_kv_heads = HEADS, .key_dim = DIM, .value_dim = DIM};
-    kvant_geometry geometry = {.struct_size = sizeof geometry, .layer_count = 1, .dtype = KVANT_DTYPE_F32,
-                               .layers = &layer};
+    kvant_layer_geometry layer = {.struct_size = sizeof layer,
+                                  .kv_heads = HEADS,
+                                  .q_heads = HEADS,
+                                  .total_kv_heads = HEADS,
+                                  .key_dim = DIM,
+                                  .value_dim = DIM};
+    kvant_geometry geometry = {
+        .struct_size = sizeof geometry, .layer_count = 1, .dtype = KVANT_DTYPE_F32, .layers = &layer};
     kvant_pipeline *pipeline = NULL;
     kvant_plan *plan = NULL;
     kvant_codec *codec = NULL;
@@ -32,18 +36,31 @@ int main(void) {
 
     for (int t = 0; t < TOKENS; t++)
         for (int h = 0; h < HEADS; h++)
-            for (int c = 0; c < DIM; c++) input[t][h][c] = (float)((t * 31 + h * 17 + c * 7) % 101) / 10.0f - 3.0f;
+            for (int c = 0; c < DIM; c++)
+                input[t][h][c] = (float)((t * 31 + h * 17 + c * 7) % 101) / 10.0f - 3.0f;
 
     size_t scratch_bytes = (kvant_codec_scratch_bytes(codec) + 63) / 64 * 64;
     size_t capacity = kvant_codec_extent_max(codec);
     void *extent = aligned_alloc(4096, (capacity + 4095) / 4096 * 4096);
     void *scratch = aligned_alloc(64, scratch_bytes ? scratch_bytes : 64);
-    kvant_view rows = {.struct_size = sizeof rows, .dtype = KVANT_DTYPE_F32, .data = input, .tokens = TOKENS,
-                       .heads = HEADS, .head_dim = DIM, .token_stride = sizeof input[0],
-                       .head_stride = sizeof input[0][0], .channel_stride = sizeof(float)};
-    kvant_mutable_view back = {.struct_size = sizeof back, .dtype = KVANT_DTYPE_F32, .data = output, .tokens = TOKENS,
-                               .heads = HEADS, .head_dim = DIM, .token_stride = sizeof output[0],
-                               .head_stride = sizeof output[0][0], .channel_stride = sizeof(float)};
+    kvant_view rows = {.struct_size = sizeof rows,
+                       .dtype = KVANT_DTYPE_F32,
+                       .data = input,
+                       .tokens = TOKENS,
+                       .heads = HEADS,
+                       .head_dim = DIM,
+                       .token_stride = sizeof input[0],
+                       .head_stride = sizeof input[0][0],
+                       .channel_stride = sizeof(float)};
+    kvant_mutable_view back = {.struct_size = sizeof back,
+                               .dtype = KVANT_DTYPE_F32,
+                               .data = output,
+                               .tokens = TOKENS,
+                               .heads = HEADS,
+                               .head_dim = DIM,
+                               .token_stride = sizeof output[0],
+                               .head_stride = sizeof output[0][0],
+                               .channel_stride = sizeof(float)};
     kvant_encode_report report = {.struct_size = sizeof report};
     if (extent == NULL || scratch == NULL ||
         kvant_codec_encode(codec, &rows, 0, NULL, extent, capacity, scratch, &report, &diag) != KVANT_OK ||

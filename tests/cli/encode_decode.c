@@ -323,7 +323,7 @@ static void refuses_bad_input(void **state) {
         uint32_t token;
         const char *part;
     } places[] = {{"layers.1.value", 70, "layer 1 value: token 6 (position 70), head 1, channel 7 is NaN"},
-                  {"layers.2.key", 3, "layer 2 key: position 3, head 1, channel 7 is not finite"},
+                  {"layers.2.key", 3, "layer 2 key: token 3 (position 3), head 1, channel 7 is NaN"},
                   {"layers.0.value", 149, "layer 0 value: position 149, head 1, channel 7 is not finite"}};
     for (unsigned i = 0; i < 3; i++) {
         d = kvant_test_dump_default();

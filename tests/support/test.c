@@ -6,13 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-void kvant_assert_close_at(double got, double want, double tolerance, const char *what, const char *file, int line) {
+void kvant_assert_close_at(double got, double want, double tolerance, const char *what, const char *file,
+                           int line) {
     if (isfinite(got) && isfinite(want) && fabs(got - want) <= tolerance) return;
     print_error("%s = %.17g, not %.17g +- %.3g\n", what, got, want, tolerance);
     _fail(file, line);
 }
 
-void kvant_assert_within_at(double got, double want, double fraction, const char *what, const char *file, int line) {
+void kvant_assert_within_at(double got, double want, double fraction, const char *what, const char *file,
+                            int line) {
     if (isfinite(got) && isfinite(want) && fabs(got - want) <= fraction * fabs(want)) return;
     print_error("%s = %.17g, not within %.3g %% of %.17g\n", what, got, 100 * fraction, want);
     _fail(file, line);
@@ -25,8 +27,8 @@ void kvant_assert_bytes_at(const void *got, const void *want, size_t size, const
     for (size_t i = 0; i < size; i++)
         if (g[i] != w[i] && differ++ == 0) first = i;
     if (differ == 0) return;
-    print_error("%s: %zu of %zu bytes differ, the first at %zu: %02x, not %02x\n", what, differ, size, first, g[first],
-                w[first]);
+    print_error("%s: %zu of %zu bytes differ, the first at %zu: %02x, not %02x\n", what, differ, size, first,
+                g[first], w[first]);
     _fail(file, line);
 }
 
@@ -36,7 +38,8 @@ void kvant_assert_contains_at(const char *text, const char *part, const char *fi
     _fail(file, line);
 }
 
-int kvant_run_tests_named(const char *group, const struct CMUnitTest *tests, size_t count, int argc, char **argv) {
+int kvant_run_tests_named(const char *group, const struct CMUnitTest *tests, size_t count, int argc,
+                          char **argv) {
     struct CMUnitTest *chosen = calloc(count ? count : 1, sizeof *chosen);
     size_t n = 0;
     if (chosen == NULL) return 1;

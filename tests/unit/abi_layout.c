@@ -1,10 +1,11 @@
-/* The sizes and offsets of every public struct, pinned: a change here is a change of the ABI. Members are only ever
- * appended; then the size changes, an offset never does. (64-bit machines; the headers have no others in mind.) */
+/* The sizes and offsets of every public struct, pinned: a change here is a change of the ABI. Members are
+ * only ever appended; then the size changes, an offset never does. (64-bit machines; the headers have no
+ * others in mind.) */
 #include <kvant/kvant.h>
 
 #include "support/test.h"
 
-#define SIZE(type, size) _Static_assert(sizeof(type) == (size), "size of " #type)
+#define SIZE(type, size)         _Static_assert(sizeof(type) == (size), "size of " #type)
 #define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #type "." #member)
 
 SIZE(kvant_diag, 2632);

@@ -75,7 +75,7 @@ KVANT_API kvant_status kvant_plugin_open_file(const char *path, const kvant_plug
 typedef struct kvant_plugin_entry {
     uint32_t struct_size;
     kvant_status status;        /* KVANT_OK, or why it is refused */
-    const kvant_plugin *plugin; /* NULL if refused */
+    const kvant_plugin *plugin; /* NULL if refused or shadowed */
     const char *name;           /* of the codec; for a refused file the one its name promises */
     const char *file;           /* absolute path; "" = registered by the application */
     const char *reason;         /* why refused, or "shadowed by FILE"; "" = in use */
@@ -183,7 +183,9 @@ KVANT_API kvant_status kvant_plan_canonical(const kvant_plan *plan, const char *
 
 /* One row of a plan, opened. Keys and values go in and come out as the geometry says (dtype, side of RoPE):
  * the codec floor turns keys, subtracts and adds the key means, and applies the rule for numbers that are not
- * finite. Immutable: any number of threads may encode and decode at once, each with scratch of its own. */
+ * finite. Rows at positions below the pipeline's `sinks` do not enter the extent: the first row after them
+ * stands in for them, and the caller keeps them raw and puts them over what the block decodes to. Immutable:
+ * any number of threads may encode and decode at once, each with scratch of its own. */
 typedef struct kvant_codec kvant_codec;
 
 KVANT_API kvant_status kvant_codec_open(const kvant_plan *plan, uint32_t layer, uint32_t side,

@@ -149,8 +149,8 @@ typedef struct kvant_descriptor {
     uint32_t dtypes;         /* KVANT_DTYPES_*: element types of the rows that encode takes */
     uint32_t requires_bits;  /* KVANT_REQUIRES_* */
     uint32_t offers_bits;    /* optional half; 0 */
-    /* Every head_dim in [min, max] that is a multiple of `multiple` can be planned for some parameters; plan has
-     * the last word. */
+    /* Every head_dim in [min, max] that is a multiple of `multiple` can be planned for some parameters; plan
+     * has the last word. */
     uint32_t head_dim_min;
     uint32_t head_dim_max;
     uint32_t head_dim_multiple;
@@ -458,7 +458,8 @@ typedef struct kvant_calibrate {
     uint32_t reserved;
     /* setups: every row of the pipeline that uses this codec, without tensors, with all heads (first_kv_head
      * 0, kv_heads = total_kv_heads). They and all they point to live until free. */
-    kvant_status (*begin)(const kvant_setup *const *setups, uint32_t setup_count, void **session, kvant_diag *diag);
+    kvant_status (*begin)(const kvant_setup *const *setups, uint32_t setup_count, void **session,
+                          kvant_diag *diag);
     /* Layer by layer, ascending, and within a layer text by text. */
     kvant_status (*feed)(void *session, const kvant_sample *sample, kvant_diag *diag);
     /* 1 = hand the same samples in again in the same order (two-pass methods), 0 = enough. */
@@ -482,9 +483,11 @@ typedef struct kvant_inspect {
     /* [hot] Describes array `index` of an extent: name (static), dtype, shape, bytes; data NULL. An array
      * that this layout or extent does not have: rank 0 and bytes 0. On arbitrary bytes too, shape and bytes
      * are bounded by the largest that the layout allows. */
-    kvant_status (*describe)(const void *state, const kvant_extent *extent, uint32_t index, kvant_array *array);
+    kvant_status (*describe)(const void *state, const kvant_extent *extent, uint32_t index,
+                             kvant_array *array);
     /* [hot] Writes its contents, `bytes` as described for the same extent. scratch: layout.scratch_bytes. */
-    kvant_status (*read)(const void *state, const kvant_extent *extent, uint32_t index, void *data, void *scratch);
+    kvant_status (*read)(const void *state, const kvant_extent *extent, uint32_t index, void *data,
+                         void *scratch);
 } kvant_inspect;
 
 /* ---- Reserved ------------------------------------------------------------------------------------------ */
