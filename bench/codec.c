@@ -1,14 +1,15 @@
-/* How fast codecs encode and decode: one thread, every instruction set of this machine, as GB/s of rows and as a ratio
- * to memcpy of the same rows, measured in turn in the same run; the best of several rounds. Prints a Markdown table.
+/* How fast codecs encode and decode: one thread, every instruction set of this machine, as GB/s of rows and
+ * as a ratio to memcpy of the same rows, measured in turn in the same run; the best of several rounds. Prints
+ * a Markdown table.
  *
- *     codec [--tokens N] [--block N] [--heads N] [--dim N] [--rounds N] [--dtype f32|f16|bf16|all] [--isa LEVEL|all]
- *           [CODEC[:NAME=VALUE[,NAME=VALUE]...]]...
+ *     codec [--tokens N] [--block N] [--heads N] [--dim N] [--rounds N] [--dtype f32|f16|bf16|all]
+ *           [--isa LEVEL|all] [CODEC[:NAME=VALUE[,NAME=VALUE]...]]...
  *
  *     codec --isa all kivi:bits=2 kivi:bits=4,group=64 uniform raw
  *
- * Rows are numbers of a normal distribution, `tokens` of them (4096), in blocks of `block` (64) tokens, dense as
- * [token, head, channel]. Decoding writes rows of the type that was encoded. A GB is 1e9 bytes of rows; for memcpy it is
- * the bytes copied.
+ * Rows are numbers of a normal distribution, `tokens` of them (4096), in blocks of `block` (64) tokens, dense
+ * as [token, head, channel]. Decoding writes rows of the type that was encoded. A GB is 1e9 bytes of rows;
+ * for memcpy it is the bytes copied.
  */
 #include <kvant/kit/view.h>
 #include <kvant/kvant.h>
@@ -76,7 +77,7 @@ static double normal(uint64_t *seed) {
     return sqrt(-2 * log(u[0])) * cos(6.283185307179586 * u[1]);
 }
 
-/* ---- One codec ---------------------------------------------------------------------------------------------------- */
+/* ---- One codec ----------------------------------------------------------------------------------------- */
 
 /* "kivi:bits=2,group=32" */
 static void find_codec(subject *s, const char *text) {
@@ -89,7 +90,8 @@ static void find_codec(subject *s, const char *text) {
     const kvant_descriptor *d = s->plugin->descriptor;
     s->values = calloc(d->param_count + 1, sizeof *s->values);
     if (s->values == NULL) die("memory", "out of it");
-    for (uint32_t i = 0; i < d->param_count; i++) kvant_schema_default(kvant_schema_param(d, i), &s->values[i]);
+    for (uint32_t i = 0; i < d->param_count; i++)
+        kvant_schema_default(kvant_schema_param(d, i), &s->values[i]);
     if (parameters == NULL) return;
     for (char *word = strtok_r(parameters, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
         uint32_t index = 0;
@@ -97,22 +99,32 @@ static void find_codec(subject *s, const char *text) {
         if (equals == NULL) die(text, "expected NAME=VALUE after the colon");
         *equals = '\0';
         if (kvant_schema_find(d, word, &index, &diag) != KVANT_OK ||
-            kvant_schema_parse(kvant_schema_param(d, index), equals + 1, &s->values[index], &diag) != KVANT_OK)
+            kvant_schema_parse(kvant_schema_param(d, index), equals + 1, &s->values[index], &diag) !=
+                KVANT_OK)
             die(text, diag.message);
     }
 }
 
 /* False, with a line on stderr, where the codec cannot do it. */
-static bool open_subject(subject *s, const options *o, const char *text, uint32_t side, uint32_t dtype, uint32_t isa) {
+static bool open_subject(subject *s, const options *o, const char *text, uint32_t side, uint32_t dtype,
+                         uint32_t isa) {
     kvant_diag diag = {.struct_size = sizeof diag};
     memset(s, 0, sizeof *s);
     find_codec(s, text);
     const kvant_descriptor *d = s->plugin->descriptor;
     if ((d->sides >> side & 1) == 0 || (d->dtypes >> dtype & 1) == 0) return false;
-    s->setup = (kvant_setup){.struct_size = sizeof s->setup, .side = side, .layer_count = 1, .dtype = dtype,
-                             .block_tokens = o->block, .head_dim = o->dim, .kv_heads = o->heads,
-                             .total_kv_heads = o->heads, .q_heads = o->heads, .isa = isa,
-                             .value_count = d->param_count, .values = s->values};
+    s->setup = (kvant_setup){.struct_size = sizeof s->setup,
+                             .side = side,
+                             .layer_count = 1,
+                             .dtype = dtype,
+                             .block_tokens = o->block,
+                             .head_dim = o->dim,
+                             .kv_heads = o->heads,
+                             .total_kv_heads = o->heads,
+                             .q_heads = o->heads,
+                             .isa = isa,
+                             .value_count = d->param_count,
+                             .values = s->values};
     s->layout.struct_size = sizeof s->layout;
     if (s->plugin->plan(&s->setup, &s->layout, &diag) != KVANT_OK) {
         fprintf(stderr, "codec: %s: %s\n", text, diag.message);
@@ -160,12 +172,19 @@ static void encode_all(subject *s) {
     const kvant_setup *p = &s->setup;
     int64_t element = kvant_element_bytes(p->dtype), head = element * p->head_dim, token = head * p->kv_heads;
     for (uint32_t b = 0; b < s->blocks; b++) {
-        kvant_view view = {.struct_size = sizeof view, .dtype = p->dtype,
-                           .data = s->rows + (size_t)b * p->block_tokens * (size_t)token, .tokens = p->block_tokens,
-                           .heads = p->kv_heads, .head_dim = p->head_dim, .token_stride = token, .head_stride = head,
+        kvant_view view = {.struct_size = sizeof view,
+                           .dtype = p->dtype,
+                           .data = s->rows + (size_t)b * p->block_tokens * (size_t)token,
+                           .tokens = p->block_tokens,
+                           .heads = p->kv_heads,
+                           .head_dim = p->head_dim,
+                           .token_stride = token,
+                           .head_stride = head,
                            .channel_stride = element};
-        kvant_encode_args args = {.struct_size = sizeof args, .rows = &view,
-                                  .first_position = (uint64_t)b * p->block_tokens, .extent = extent_at(s, b),
+        kvant_encode_args args = {.struct_size = sizeof args,
+                                  .rows = &view,
+                                  .first_position = (uint64_t)b * p->block_tokens,
+                                  .extent = extent_at(s, b),
                                   .scratch = s->scratch};
         if (s->plugin->encode(s->state, &args) != KVANT_OK) die(s->plugin->descriptor->name, "encode failed");
         s->sizes[b] = args.size;
@@ -176,18 +195,26 @@ static void decode_all(subject *s) {
     const kvant_setup *p = &s->setup;
     int64_t element = kvant_element_bytes(p->dtype), head = element * p->head_dim, token = head * p->kv_heads;
     for (uint32_t b = 0; b < s->blocks; b++) {
-        kvant_mutable_view view = {.struct_size = sizeof view, .dtype = p->dtype,
+        kvant_mutable_view view = {.struct_size = sizeof view,
+                                   .dtype = p->dtype,
                                    .data = s->out + (size_t)b * p->block_tokens * (size_t)token,
-                                   .tokens = p->block_tokens, .heads = p->kv_heads, .head_dim = p->head_dim,
-                                   .token_stride = token, .head_stride = head, .channel_stride = element};
-        kvant_extent extent = {.bytes = extent_at(s, b), .size = s->sizes[b],
-                               .first_position = (uint64_t)b * p->block_tokens, .live_count = p->block_tokens};
-        kvant_decode_args args = {.struct_size = sizeof args, .extent = &extent, .rows = &view, .scratch = s->scratch};
+                                   .tokens = p->block_tokens,
+                                   .heads = p->kv_heads,
+                                   .head_dim = p->head_dim,
+                                   .token_stride = token,
+                                   .head_stride = head,
+                                   .channel_stride = element};
+        kvant_extent extent = {.bytes = extent_at(s, b),
+                               .size = s->sizes[b],
+                               .first_position = (uint64_t)b * p->block_tokens,
+                               .live_count = p->block_tokens};
+        kvant_decode_args args = {
+            .struct_size = sizeof args, .extent = &extent, .rows = &view, .scratch = s->scratch};
         if (s->plugin->decode(s->state, &args) != KVANT_OK) die(s->plugin->descriptor->name, "decode failed");
     }
 }
 
-/* ---- Measuring ---------------------------------------------------------------------------------------------------- */
+/* ---- Measuring ----------------------------------------------------------------------------------------- */
 
 static void measure(subject *s, const options *o, const char *text) {
     static const char *const dtypes[] = {"", "f32", "f16", "bf16"};
@@ -209,19 +236,21 @@ static void measure(subject *s, const options *o, const char *text) {
     double bytes = 0, gigabytes = 1e-9 * (double)s->row_bytes;
     for (uint32_t b = 0; b < s->blocks; b++) bytes += (double)s->sizes[b];
     printf("| %s | %s | %s | %s | %.3f | %.2f | %.2f | %.2f | %.2f | %.2f |\n", text,
-           s->setup.side == KVANT_SIDE_KEY ? "key" : "value", dtypes[s->setup.dtype], kvant_isa_name(s->setup.isa),
-           8 * bytes / ((double)s->row_bytes / kvant_element_bytes(s->setup.dtype)), gigabytes / encode, copy / encode,
-           gigabytes / decode, copy / decode, gigabytes / copy);
+           s->setup.side == KVANT_SIDE_KEY ? "key" : "value", dtypes[s->setup.dtype],
+           kvant_isa_name(s->setup.isa),
+           8 * bytes / ((double)s->row_bytes / kvant_element_bytes(s->setup.dtype)), gigabytes / encode,
+           copy / encode, gigabytes / decode, copy / decode, gigabytes / copy);
     fflush(stdout);
 }
 
-/* ---- Command line --------------------------------------------------------------------------------------------------- */
+/* ---- Command line -------------------------------------------------------------------------------------- */
 
 static uint32_t positive(const char *name, const char *text) {
     char *end;
     errno = 0;
     long value = strtol(text, &end, 10);
-    if (errno != 0 || *end != '\0' || value < 1 || value > 1 << 24) die(name, "expected a number from 1 to 16777216");
+    if (errno != 0 || *end != '\0' || value < 1 || value > 1 << 24)
+        die(name, "expected a number from 1 to 16777216");
     return (uint32_t)value;
 }
 
@@ -233,8 +262,8 @@ static uint32_t dtypes_of(const char *text) {
     return KVANT_DTYPES_ALL;
 }
 
-static const uint32_t isas[] = {KVANT_ISA_SCALAR, KVANT_ISA_X86_64_V2, KVANT_ISA_X86_64_V3, KVANT_ISA_X86_64_V4,
-                                KVANT_ISA_AARCH64};
+static const uint32_t isas[] = {KVANT_ISA_SCALAR, KVANT_ISA_X86_64_V2, KVANT_ISA_X86_64_V3,
+                                KVANT_ISA_X86_64_V4, KVANT_ISA_AARCH64};
 
 static uint32_t isa_of(const char *text) {
     if (strcmp(text, "all") == 0) return UINT32_MAX;
@@ -244,9 +273,14 @@ static uint32_t isa_of(const char *text) {
 }
 
 static options read_options(int argc, char **argv) {
-    static const char *const set[] = {"kivi:bits=2",  "kivi:bits=4", "uniform:format=int8",
+    static const char *const set[] = {"kivi:bits=2", "kivi:bits=4", "uniform:format=int8",
                                       "uniform:format=int4", "raw"};
-    options o = {.tokens = 4096, .block = 64, .heads = 8, .dim = 128, .rounds = 9, .dtypes = KVANT_DTYPES_F32,
+    options o = {.tokens = 4096,
+                 .block = 64,
+                 .heads = 8,
+                 .dim = 128,
+                 .rounds = 9,
+                 .dtypes = KVANT_DTYPES_F32,
                  .isa = kvant_isa()};
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i];
@@ -256,14 +290,22 @@ static options read_options(int argc, char **argv) {
             continue;
         }
         if (++i == argc) die(name, "expected a value after it (see the head of bench/codec.c)");
-        if (strcmp(name, "--tokens") == 0) o.tokens = positive(name, argv[i]);
-        else if (strcmp(name, "--block") == 0) o.block = positive(name, argv[i]);
-        else if (strcmp(name, "--heads") == 0) o.heads = positive(name, argv[i]);
-        else if (strcmp(name, "--dim") == 0) o.dim = positive(name, argv[i]);
-        else if (strcmp(name, "--rounds") == 0) o.rounds = positive(name, argv[i]);
-        else if (strcmp(name, "--dtype") == 0) o.dtypes = dtypes_of(argv[i]);
-        else if (strcmp(name, "--isa") == 0) o.isa = isa_of(argv[i]);
-        else die(name, "unknown option (see the head of bench/codec.c)");
+        if (strcmp(name, "--tokens") == 0)
+            o.tokens = positive(name, argv[i]);
+        else if (strcmp(name, "--block") == 0)
+            o.block = positive(name, argv[i]);
+        else if (strcmp(name, "--heads") == 0)
+            o.heads = positive(name, argv[i]);
+        else if (strcmp(name, "--dim") == 0)
+            o.dim = positive(name, argv[i]);
+        else if (strcmp(name, "--rounds") == 0)
+            o.rounds = positive(name, argv[i]);
+        else if (strcmp(name, "--dtype") == 0)
+            o.dtypes = dtypes_of(argv[i]);
+        else if (strcmp(name, "--isa") == 0)
+            o.isa = isa_of(argv[i]);
+        else
+            die(name, "unknown option (see the head of bench/codec.c)");
     }
     if (o.tokens < o.block) die("--tokens", "less than one block");
     if (o.codec_count == 0)
@@ -273,9 +315,10 @@ static options read_options(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     options o = read_options(argc, argv);
-    printf("%u tokens in blocks of %u, %u heads of %u, best of %u rounds, one thread\n\n", o.tokens, o.block, o.heads,
-           o.dim, o.rounds);
-    printf("| codec | side | rows | isa | bits | encode GB/s | of memcpy | decode GB/s | of memcpy | memcpy GB/s |\n"
+    printf("%u tokens in blocks of %u, %u heads of %u, best of %u rounds, one thread\n\n", o.tokens, o.block,
+           o.heads, o.dim, o.rounds);
+    printf("| codec | side | rows | isa | bits | encode GB/s | of memcpy | decode GB/s | of memcpy | memcpy "
+           "GB/s |\n"
            "|---|---|---|---|---|---|---|---|---|---|\n");
     for (uint32_t c = 0; c < o.codec_count; c++)
         for (uint32_t dtype = KVANT_DTYPE_F32; dtype <= KVANT_DTYPE_BF16; dtype++)
@@ -283,7 +326,8 @@ int main(int argc, char **argv) {
                 for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
                     bool mine = (isas[i] >= KVANT_ISA_AARCH64) == (kvant_isa() >= KVANT_ISA_AARCH64);
                     subject s;
-                    if ((o.dtypes >> dtype & 1) == 0 || isas[i] > kvant_isa() || (!mine && isas[i] != 0)) continue;
+                    if ((o.dtypes >> dtype & 1) == 0 || isas[i] > kvant_isa() || (!mine && isas[i] != 0))
+                        continue;
                     if (o.isa != UINT32_MAX && o.isa != isas[i]) continue;
                     if (open_subject(&s, &o, o.codecs[c], side, dtype, isas[i])) measure(&s, &o, o.codecs[c]);
                     close_subject(&s);

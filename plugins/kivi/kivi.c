@@ -1,15 +1,15 @@
 /* kivi: asymmetric quantization with keys grouped per channel and values per token.
  *
- * Liu et al., "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache", ICML 2024, arXiv 2402.02750. Outliers of
- * keys stay in their channels, so a group of keys runs along the tokens of one channel; outliers of values do not, so a
- * group of values runs along the channels of one token. This file has what a host sees: parameters, descriptor, plan,
- * open. The arithmetic is in kivi_group.h, the byte map in kivi_block.h.
+ * Liu et al., "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache", ICML 2024, arXiv 2402.02750.
+ * Outliers of keys stay in their channels, so a group of keys runs along the tokens of one channel; outliers
+ * of values do not, so a group of values runs along the channels of one token. This file has what a host
+ * sees: parameters, descriptor, plan, open. The arithmetic is in kivi_group.h, the byte map in kivi_block.h.
  */
 #include "kivi.h"
 
 #include <kvant/kit/diag.h>
 
-/* ---- What the user can set -------------------------------------------------------------------------------------- */
+/* ---- What the user can set ----------------------------------------------------------------------------- */
 
 enum { PARAM_BITS, PARAM_GROUP, PARAM_META, PARAM_COUNT };
 
@@ -24,21 +24,21 @@ static const kvant_param params[PARAM_COUNT] = {
                     .name = "bits",
                     .unit = "bits",
                     .help = "width of a code",
-                    .choices = NULL,
                     .integers = bits_allowed,
                     .integer_count = sizeof bits_allowed / sizeof bits_allowed[0],
                     .integer_min = 1,
                     .integer_max = 8,
                     .integer_default = 2},
-    [PARAM_GROUP] = {.struct_size = sizeof(kvant_param),
-                     .type = KVANT_PARAM_INTEGER,
-                     .name = "group",
-                     .unit = "",
-                     .help = "numbers that share a scale and a minimum: tokens of a key channel (divides block_tokens), "
-                             "channels of a value token (at most all of the head's)",
-                     .integer_min = 1,
-                     .integer_max = GROUP_MAX,
-                     .integer_default = 32},
+    [PARAM_GROUP] =
+        {.struct_size = sizeof(kvant_param),
+         .type = KVANT_PARAM_INTEGER,
+         .name = "group",
+         .unit = "",
+         .help = "numbers that share a scale and a minimum: tokens of a key channel (divides block_tokens), "
+                 "channels of a value token (at most all of the head's)",
+         .integer_min = 1,
+         .integer_max = GROUP_MAX,
+         .integer_default = 32},
     [PARAM_META] = {.struct_size = sizeof(kvant_param),
                     .type = KVANT_PARAM_CHOICE,
                     .name = "meta",
@@ -64,16 +64,20 @@ static const kvant_descriptor descriptor = {
     .title = "KIVI: asymmetric quantization, keys per channel, values per token",
     .paper = "Liu et al., KIVI, ICML 2024, arXiv 2402.02750, section 3",
     .license = "Apache-2.0",
-    .deviations =
-        "The group rule of the paper and its code, bit for bit, except: a constant group has codes 0 (the code casts NaN "
-        "to an integer); a range that overflows the input type gives a finite scale (the code gives infinity and NaN); "
-        "a scale that underflows to 0 gives codes 0 (the code gives the largest code or NaN). Values are decoded in "
-        "float32, as the paper's GPU kernel does and its Python reference does not. The residual window belongs to the "
-        "host (recent), which seals blocks of both sides at the same token; any number of tokens may be appended at once.",
+    .deviations = "The group rule of the paper and its code, bit for bit, except: a constant group has codes "
+                  "0 (the code casts NaN "
+                  "to an integer); a range that overflows the input type gives a finite scale (the code "
+                  "gives infinity and NaN); "
+                  "a scale that underflows to 0 gives codes 0 (the code gives the largest code or NaN). "
+                  "Values are decoded in "
+                  "float32, as the paper's GPU kernel does and its Python reference does not. The residual "
+                  "window belongs to the "
+                  "host (recent), which seals blocks of both sides at the same token; any number of tokens "
+                  "may be appended at once.",
     .params = params,
 };
 
-/* ---- Setup ------------------------------------------------------------------------------------------------------ */
+/* ---- Setup --------------------------------------------------------------------------------------------- */
 
 /* Best last, within the family of this processor. */
 static const kivi_code *const codes[] = {
@@ -105,7 +109,8 @@ static uint32_t meta_of(const kvant_setup *setup) {
     return choice == 0 ? setup->dtype : dtypes[choice];
 }
 
-/* The host has checked the parameters against the schema, and dtype, side and head_dim against the descriptor. */
+/* The host has checked the parameters against the schema, and dtype, side and head_dim against the
+ * descriptor. */
 static kvant_status block_of(const kvant_setup *setup, kivi_block *block, kvant_diag *diag) {
     uint32_t group = (uint32_t)setup->values[PARAM_GROUP].integer;
     if (setup->side == KVANT_SIDE_KEY && setup->block_tokens % group != 0)
@@ -113,8 +118,8 @@ static kvant_status block_of(const kvant_setup *setup, kivi_block *block, kvant_
                           "keys are grouped along tokens: group = %u must divide block_tokens = %u", group,
                           setup->block_tokens);
     if (setup->block_tokens == 0 || setup->block_tokens > TOKENS_MAX)
-        return kvant_fail(diag, KVANT_ERROR_GEOMETRY, "", "block_tokens is %u, must be 1 to %d", setup->block_tokens,
-                          TOKENS_MAX);
+        return kvant_fail(diag, KVANT_ERROR_GEOMETRY, "", "block_tokens is %u, must be 1 to %d",
+                          setup->block_tokens, TOKENS_MAX);
     if (setup->kv_heads == 0 || setup->head_dim == 0 || setup->head_dim > HEAD_DIM_MAX)
         return kvant_fail(diag, KVANT_ERROR_GEOMETRY, "",
                           "kv_heads is %u and head_dim %u: at least 1, head_dim at most %d", setup->kv_heads,
@@ -129,8 +134,7 @@ static kvant_status block_of(const kvant_setup *setup, kivi_block *block, kvant_
 
 static kvant_status plan(const kvant_setup *setup, kvant_layout *layout, kvant_diag *diag) {
     kivi_block block;
-    layout->block_multiple =
-        setup->side == KVANT_SIDE_KEY ? (uint32_t)setup->values[PARAM_GROUP].integer : 1;
+    layout->block_multiple = setup->side == KVANT_SIDE_KEY ? (uint32_t)setup->values[PARAM_GROUP].integer : 1;
     kvant_status status = block_of(setup, &block, diag);
     if (status != KVANT_OK) return status;
     const kivi_code *code = code_for(setup->isa);
@@ -146,7 +150,8 @@ static kvant_status plan(const kvant_setup *setup, kvant_layout *layout, kvant_d
     return KVANT_OK;
 }
 
-static kvant_status open_codec(const kvant_setup *setup, const kvant_layout *layout, void *memory, kvant_diag *diag) {
+static kvant_status open_codec(const kvant_setup *setup, const kvant_layout *layout, void *memory,
+                               kvant_diag *diag) {
     kivi_state *state = memory;
     (void)layout;
     kvant_status status = block_of(setup, &state->block, diag);
@@ -158,7 +163,7 @@ static void close_codec(void *memory) {
     (void)memory; /* everything is in the state, which the host frees */
 }
 
-/* ---- Hot calls --------------------------------------------------------------------------------------------------- */
+/* ---- Hot calls ----------------------------------------------------------------------------------------- */
 
 static kvant_status encode(const void *memory, kvant_encode_args *args) {
     const kivi_state *state = memory;
@@ -176,7 +181,7 @@ static const void *extension(const char *id) {
     return strcmp(id, KVANT_EXT_INSPECT) == 0 ? &kivi_inspect : NULL;
 }
 
-/* ---- The one exported function ----------------------------------------------------------------------------------- */
+/* ---- The one exported function ------------------------------------------------------------------------- */
 
 static const kvant_plugin plugin = {
     .struct_size = sizeof(kvant_plugin),

@@ -8,10 +8,10 @@
  *              ...              zeros      up to a multiple of 64
  *
  *     keys     codes            one matrix: free = tokens, summed = channels
- *              scales, minima   [tokens / group][head_dim]: for each group of tokens, one after another the channels
- *     values   codes            a run of matrices, one for every 64 tokens (the last may have fewer): free = channels,
- *                               summed = tokens; each matrix_bytes long
- *              scales, minima   [groups][tokens]: for each group of channels, one after another the tokens
+ *              scales, minima   [tokens / group][head_dim]: per group of tokens, the channels side by side
+ *     values   codes            a run of matrices, matrix_bytes apart, one for every 64 tokens (the last
+ *                               may have fewer): free = channels, summed = tokens
+ *              scales, minima   [groups][tokens]: per group of channels, the tokens side by side
  *
  *     matrix   bits 1, 2, 4, 8  one set of planes, kvant/kit/planar.h
  *              bits 3           a 2-bit set (code & 3), then a 1-bit set (code >> 2)
@@ -21,8 +21,8 @@
  *     0       1024       1280       1536
  *     | codes |  scales  |  minima  |           1024 = 64 * 64 * 2 / 8,  256 = 64/32 groups * 64 channels * 2
  *
- * Groups of channels count from channel 0; the last one is short where group does not divide head_dim, and holds real
- * channels only.
+ * Groups of channels count from channel 0; the last one is short where group does not divide head_dim, and
+ * holds real channels only.
  */
 #ifndef KVANT_KIVI_BLOCK_H
 #define KVANT_KIVI_BLOCK_H
@@ -35,7 +35,7 @@
 
 enum {
     KIVI_MATRIX_TOKENS = 64, /* tokens of a value's code matrix */
-    KIVI_PLANE_ALIGN = 16,   /* of the minima, so that a GPU lane's 16-byte load does not straddle two planes */
+    KIVI_PLANE_ALIGN = 16, /* of the minima, so that a GPU lane's 16-byte load does not straddle two planes */
     KIVI_HEAD_ALIGN = 64
 };
 
@@ -66,16 +66,19 @@ static inline size_t kivi_round_up(size_t size, size_t multiple) {
 /* Codes of a matrix of free_count x summed_count. */
 static inline size_t kivi_matrix_bytes(const kivi_block *block, uint32_t free_count, uint32_t summed_count) {
     if (block->bits == 3)
-        return kvant_planar_bytes(free_count, summed_count, 2) + kvant_planar_bytes(free_count, summed_count, 1);
+        return kvant_planar_bytes(free_count, summed_count, 2) +
+               kvant_planar_bytes(free_count, summed_count, 1);
     return kvant_planar_bytes(free_count, summed_count, block->bits);
 }
 
-/* Fills `block`. The caller has checked ranges: head_dim and group at most 2^16, every count at least 1, for keys
- * tokens a multiple of group False where that is too much to address. */
-static inline bool kivi_block_make(kivi_block *block, uint32_t side, uint32_t bits, uint32_t group, uint32_t dtype,
-                                   uint32_t meta, uint32_t tokens, uint32_t heads, uint32_t head_dim) {
+/* Fills `block`. The caller has checked ranges: head_dim and group at most 2^16, every count at least 1, for
+ * keys tokens a multiple of group False where that is too much to address. */
+static inline bool kivi_block_make(kivi_block *block, uint32_t side, uint32_t bits, uint32_t group,
+                                   uint32_t dtype, uint32_t meta, uint32_t tokens, uint32_t heads,
+                                   uint32_t head_dim) {
     bool key = side == KVANT_SIDE_KEY;
-    /* 2^40 numbers a head and 2^56 bytes an extent: nothing that is computed from them, in bits or padded, wraps. */
+    /* 2^40 numbers a head and 2^56 bytes an extent: nothing that is computed from them, in bits or padded,
+     * wraps. */
     if (sizeof(size_t) < 8 || (uint64_t)tokens * head_dim > (uint64_t)1 << 40) return false;
     *block = (kivi_block){.side = side,
                           .bits = bits,
@@ -133,17 +136,20 @@ static inline void kivi_code_put(const kivi_block *block, uint8_t *head, uint32_
     uint8_t *base = head + m.offset;
     kvant_planar_put(base, m.summed_count, block->bits == 3 ? 2 : block->bits, f, c, code);
     if (block->bits == 3)
-        kvant_planar_put(base + kvant_planar_bytes(m.free_count, m.summed_count, 2), m.summed_count, 1, f, c, code >> 2);
+        kvant_planar_put(base + kvant_planar_bytes(m.free_count, m.summed_count, 2), m.summed_count, 1, f, c,
+                         code >> 2);
 }
 
-static inline uint32_t kivi_code_get(const kivi_block *block, const uint8_t *head, uint32_t token, uint32_t channel) {
+static inline uint32_t kivi_code_get(const kivi_block *block, const uint8_t *head, uint32_t token,
+                                     uint32_t channel) {
     kivi_matrix m = kivi_matrix_of(block, token);
     bool key = block->side == KVANT_SIDE_KEY;
     uint32_t f = key ? token : channel, c = key ? channel : token - m.first_token;
     const uint8_t *base = head + m.offset;
     if (block->bits != 3) return kvant_planar_get(base, m.summed_count, block->bits, f, c);
     const uint8_t *high = base + kvant_planar_bytes(m.free_count, m.summed_count, 2);
-    return kvant_planar_get(base, m.summed_count, 2, f, c) | kvant_planar_get(high, m.summed_count, 1, f, c) << 2;
+    return kvant_planar_get(base, m.summed_count, 2, f, c) | kvant_planar_get(high, m.summed_count, 1, f, c)
+                                                                 << 2;
 }
 
 /* Index of a scale and minimum within their planes. */

@@ -1,20 +1,25 @@
-/* The arithmetic of one group, in scalar code: this is the norm, kivi_cpu.c computes the same numbers many at a time.
+/* The arithmetic of one group, in scalar code: this is the norm, kivi_cpu.c computes the same numbers many at
+ * a time.
  *
- * KIVI (arXiv 2402.02750, section 3) quantizes a group of numbers x to codes 0 ... L, L = 2^bits - 1, by its minimum and
- * its range. T rounds once to the dtype of the rows, M once to the dtype of scales and minima, D is double:
+ * KIVI (arXiv 2402.02750, section 3) quantizes a group of numbers x to codes 0 ... L, L = 2^bits - 1, by its
+ * minimum and its range. T rounds once to the dtype of the rows, M once to the dtype of scales and minima, D
+ * is double:
  *
- *     encode    range = T(max - min)                scale = T(range / L)                max and min that are zero are +0
+ *     encode    range = T(max - min)                scale = T(range / L)    a zero min or max is +0
  *               scale' = M(scale), min' = M(min)    stored
  *               code = half_even(clamp(T(T(x - min') / scale'), 0, L))
  *     decode    x^ = float(float(code * scale') + min')
  *
  * and where that leaves the numbers that T or M can hold:
  *
- *     scale' = 0 (constant group, or a range too small for the type)     codes 0, so that x^ = min'
- *     max - min overflows T        scale = T(D(D(max - min) / L)), code = half_even(clamp(D(D(x - min') / scale'), 0, L))
+ *     scale' = 0 (constant group, or a range too small for the type)
+ *                                  codes are 0, so that x^ = min'
+ *     max - min overflows T        scale = T(D(D(max - min) / L))
+ *                                  code = half_even(clamp(D(D(x - min') / scale'), 0, L))
  *     scale or min overflows       the largest finite number of its type, counted as saturated
- *     decoding: the largest        x^ = float(D(D(code * scale') + min')) for the whole group, not beyond the largest
- *     code's value overflows T     finite number of T: a rounded-up scale never turns a finite row into infinity
+ *     decoding: the largest        the whole group is x^ = float(D(D(code * scale') + min')), not beyond the
+ *     code's value overflows T     largest finite number of T: a scale that was rounded up never turns a
+ *                                  finite row into infinity
  */
 #ifndef KVANT_KIVI_GROUP_H
 #define KVANT_KIVI_GROUP_H
@@ -25,7 +30,8 @@
 
 #include <float.h>
 
-/* Where the fraction of a float below 2^22 has no room: adding and subtracting it rounds to integers, ties to even. */
+/* Where the fraction of a float below 2^22 has no room: adding and subtracting it rounds to integers, ties to
+ * even. */
 #define KIVI_ROUNDER 0x1p23f
 
 static inline float kivi_round(uint32_t dtype, float x) {
@@ -54,7 +60,8 @@ static inline float kivi_saturate(float x, float largest, uint64_t *saturated) {
 static inline kivi_group kivi_group_fit(const kivi_block *block, float min, float max, uint64_t *saturated) {
     float range = kivi_round(block->dtype, max - min);
     bool wide = range > kivi_largest(block->dtype);
-    float scale = wide ? (float)(((double)max - (double)min) / (double)block->levels) : range / (float)block->levels;
+    float scale =
+        wide ? (float)(((double)max - (double)min) / (double)block->levels) : range / (float)block->levels;
     uint64_t overflows = 0;
     scale = kivi_saturate(kivi_round(block->dtype, scale), kivi_largest(block->dtype), &overflows);
     scale = kivi_saturate(kivi_round(block->meta, scale), kivi_largest(block->meta), &overflows);
@@ -76,7 +83,8 @@ static inline uint32_t kivi_group_code(const kivi_block *block, kivi_group group
     return kvant_float_bits((ratio < top ? ratio : top) + KIVI_ROUNDER) & 0xffu;
 }
 
-/* True where the group's largest code would decode beyond the rows' type. Also for scales that are not finite. */
+/* True where the group's largest code would decode beyond the rows' type. Also for scales that are not
+ * finite. */
 static inline bool kivi_group_overflows(const kivi_block *block, float scale, float min) {
     float top = (float)block->levels * scale + min, largest = kivi_largest(block->dtype);
     return !(top >= -largest && top <= largest);

@@ -9,7 +9,8 @@
 
 enum { ARRAY_CODES, ARRAY_SCALE, ARRAY_MIN, ARRAY_COUNT };
 
-static kvant_status describe(const void *memory, const kvant_extent *extent, uint32_t index, kvant_array *array) {
+static kvant_status describe(const void *memory, const kvant_extent *extent, uint32_t index,
+                             kvant_array *array) {
     const kivi_block *block = &((const kivi_state *)memory)->block;
     static const char *const names[ARRAY_COUNT] = {"codes", "scale", "min"};
     (void)extent;
@@ -37,7 +38,8 @@ static void read_plane(const kivi_block *block, const uint8_t *extent, size_t pl
         for (uint32_t h = 0; h < block->heads; h++)
             for (uint32_t c = 0; c < columns; c++) {
                 size_t index = key ? (size_t)r * block->plane_row + c : (size_t)c * block->plane_row + r;
-                memcpy(out, extent + h * block->head_bytes + plane + index * block->meta_bytes, block->meta_bytes);
+                memcpy(out, extent + h * block->head_bytes + plane + index * block->meta_bytes,
+                       block->meta_bytes);
                 out += block->meta_bytes;
             }
 }
@@ -50,9 +52,12 @@ static kvant_status read_array(const void *memory, const kvant_extent *extent, u
     if (index == ARRAY_CODES)
         read_codes(block, extent->bytes, data);
     else
-        read_plane(block, extent->bytes, index == ARRAY_SCALE ? block->scale_offset : block->min_offset, data);
+        read_plane(block, extent->bytes, index == ARRAY_SCALE ? block->scale_offset : block->min_offset,
+                   data);
     return KVANT_OK;
 }
 
-const kvant_inspect kivi_inspect = {
-    .struct_size = sizeof(kvant_inspect), .array_count = ARRAY_COUNT, .describe = describe, .read = read_array};
+const kvant_inspect kivi_inspect = {.struct_size = sizeof(kvant_inspect),
+                                    .array_count = ARRAY_COUNT,
+                                    .describe = describe,
+                                    .read = read_array};

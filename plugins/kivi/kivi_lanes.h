@@ -1,8 +1,9 @@
 /* A few vector operations, as wide as the instruction set that this is compiled for: 4, 8 or 16 floats.
  *
- * Arithmetic is written with operators (GCC's and clang's vector types); what those lack is here. Intrinsics stand where
- * GCC 12 does not find the instruction by itself: minima, half floats, and bytes to and from floats. Each operation gives
- * the very bits of its scalar counterpart in kivi_group.h and kvant/kit/half.h for all finite numbers.
+ * Arithmetic is written with operators (GCC's and clang's vector types); what those lack is here. Intrinsics
+ * stand where GCC 12 does not find the instruction by itself: minima, half floats, and bytes to and from
+ * floats. Each operation gives the very bits of its scalar counterpart in kivi_group.h and kvant/kit/half.h
+ * for all finite numbers.
  */
 #ifndef KVANT_KIVI_LANES_H
 #define KVANT_KIVI_LANES_H
@@ -69,7 +70,57 @@ KIVI_INLINE kivi_floats kivi_most(kivi_floats a, kivi_floats b) {
 #endif
 }
 
-/* ---- Half floats ------------------------------------------------------------------------------------------------- */
+/* ---- Half floats --------------------------------------------------------------------------------------- */
+
+/* Halves as integers and back; they fit. */
+KIVI_INLINE kivi_ints kivi_widen(kivi_halves half) {
+#if defined(__AVX512F__)
+    return (kivi_ints)_mm512_cvtepu16_epi32((__m256i)half);
+#elif defined(__AVX2__)
+    return (kivi_ints)_mm256_cvtepu16_epi32((__m128i)half);
+#elif defined(__SSE4_1__)
+    int64_t four;
+    memcpy(&four, &half, sizeof four);
+    return (kivi_ints)_mm_cvtepu16_epi32(_mm_cvtsi64_si128(four));
+#else
+    return __builtin_convertvector(half, kivi_ints);
+#endif
+}
+
+KIVI_INLINE kivi_halves kivi_narrow(kivi_ints x) {
+#if defined(__AVX512F__)
+    return (kivi_halves)_mm512_cvtepi32_epi16((__m512i)x);
+#elif defined(__AVX2__)
+    __m256i all = (__m256i)x;
+    return (kivi_halves)_mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+#elif defined(__SSE4_1__)
+    int64_t four = _mm_cvtsi128_si64(_mm_packus_epi32((__m128i)x, (__m128i)x));
+    kivi_halves half;
+    memcpy(&half, &four, sizeof half);
+    return half;
+#else
+    return __builtin_convertvector(x, kivi_halves);
+#endif
+}
+
+/* The bits of a half, in an integer each, as a float. Adding to the exponent makes normal numbers, adding
+ * twice infinity and NaN; 2^-14 + m 2^-24 minus 2^-14 makes those below 2^-14. */
+KIVI_INLINE kivi_floats kivi_half_value(kivi_ints half) {
+    kivi_ints magnitude = half & 0x7fff, normal = (magnitude << 13) + 0x38000000;
+    kivi_ints subnormal = (kivi_ints)((kivi_floats)(normal + 0x00800000) - 0x1p-14f);
+    kivi_ints finite = kivi_select(magnitude < 0x400, subnormal, normal);
+    return (kivi_floats)((finite + ((magnitude >= 0x7c00) & 0x38000000)) | (half & 0x8000) << 16);
+}
+
+/* And back, rounded to nearest even; 65520 and above give infinity. */
+KIVI_INLINE kivi_ints kivi_half_bits(kivi_floats x) {
+    kivi_ints bits = (kivi_ints)x, magnitude = bits & 0x7fffffff, infinity = {0};
+    infinity = infinity + 0x47800000; /* 65536 */
+    magnitude = kivi_select(magnitude < infinity, magnitude, infinity);
+    kivi_ints normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13;
+    kivi_ints subnormal = (kivi_ints)((kivi_floats)magnitude + 0.5f) - 0x3f000000;
+    return kivi_select(magnitude < 0x38800000, subnormal, normal) | (bits >> 16 & 0x8000);
+}
 
 KIVI_INLINE kivi_floats kivi_from_f16(kivi_halves half) {
 #if defined(__AVX512F__)
@@ -77,30 +128,17 @@ KIVI_INLINE kivi_floats kivi_from_f16(kivi_halves half) {
 #elif defined(__F16C__)
     return _mm256_cvtph_ps((__m128i)half);
 #else
-    /* Adding to the exponent makes numbers of halves, adding twice infinity and NaN; 2^-14 + m 2^-24 minus 2^-14 makes
-     * those below 2^-14. */
-    kivi_ints wide = __builtin_convertvector(half, kivi_ints);
-    kivi_ints magnitude = wide & 0x7fff, normal = (magnitude << 13) + 0x38000000;
-    kivi_ints subnormal = (kivi_ints)((kivi_floats)(normal + 0x00800000) - 0x1p-14f);
-    kivi_ints bits = kivi_select(magnitude < 0x400, subnormal, normal + ((magnitude >= 0x7c00) & 0x38000000));
-    return (kivi_floats)(bits | (wide & 0x8000) << 16);
+    return kivi_half_value(kivi_widen(half));
 #endif
 }
 
-/* Overflow gives infinity. */
 KIVI_INLINE kivi_halves kivi_to_f16(kivi_floats x) {
 #if defined(__AVX512F__)
     return (kivi_halves)_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__F16C__)
     return (kivi_halves)_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
 #else
-    kivi_ints bits = (kivi_ints)x, magnitude = bits & 0x7fffffff, infinity = {0};
-    infinity = infinity + 0x47800000; /* 65536 */
-    magnitude = kivi_select(magnitude < infinity, magnitude, infinity);
-    kivi_ints normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13;
-    kivi_ints subnormal = (kivi_ints)((kivi_floats)magnitude + 0.5f) - 0x3f000000;
-    kivi_ints half = kivi_select(magnitude < 0x38800000, subnormal, normal) | (bits >> 16 & 0x8000);
-    return __builtin_convertvector(half, kivi_halves);
+    return kivi_narrow(kivi_half_bits(x));
 #endif
 }
 
@@ -111,12 +149,16 @@ KIVI_INLINE kivi_ints kivi_round_bf16_bits(kivi_floats x) {
 
 /* Rounds once to the dtype, which is a constant in every use, as all dtypes below. */
 KIVI_INLINE kivi_floats kivi_rounded(uint32_t dtype, kivi_floats x) {
+#if defined(__F16C__)
     if (dtype == KVANT_DTYPE_F16) return kivi_from_f16(kivi_to_f16(x));
+#else
+    if (dtype == KVANT_DTYPE_F16) return kivi_half_value(kivi_half_bits(x));
+#endif
     if (dtype == KVANT_DTYPE_BF16) return (kivi_floats)(kivi_round_bf16_bits(x) & (int32_t)0xffff0000u);
     return x;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* KIVI_LANES elements, not aligned. */
 KIVI_INLINE kivi_floats kivi_load(const void *from, uint32_t dtype) {
@@ -128,13 +170,7 @@ KIVI_INLINE kivi_floats kivi_load(const void *from, uint32_t dtype) {
     kivi_halves half;
     memcpy(&half, from, sizeof half);
     if (dtype == KVANT_DTYPE_F16) return kivi_from_f16(half);
-#if defined(__AVX512F__)
-    return (kivi_floats)((kivi_ints)_mm512_cvtepu16_epi32((__m256i)half) << 16);
-#elif defined(__AVX2__)
-    return (kivi_floats)((kivi_ints)_mm256_cvtepu16_epi32((__m128i)half) << 16);
-#else
-    return (kivi_floats)(__builtin_convertvector(half, kivi_ints) << 16);
-#endif
+    return (kivi_floats)(kivi_widen(half) << 16);
 }
 
 /* Rounds once; finite numbers beyond the type's range become its largest. */
@@ -146,19 +182,10 @@ KIVI_INLINE void kivi_store(void *to, uint32_t dtype, kivi_floats x) {
     const kivi_floats largest = kivi_splat(dtype == KVANT_DTYPE_F16 ? 65504.0f : 0x1.fep127f);
     kivi_halves half;
     x = kivi_most(-largest, kivi_least(largest, x));
-    if (dtype == KVANT_DTYPE_F16) {
+    if (dtype == KVANT_DTYPE_F16)
         half = kivi_to_f16(x);
-    } else {
-        kivi_ints bits = (kivi_ints)((kivi_floats)kivi_round_bf16_bits(x)) >> 16 & 0xffff;
-#if defined(__AVX512F__)
-        half = (kivi_halves)_mm512_cvtepi32_epi16((__m512i)bits);
-#elif defined(__AVX2__)
-        half = (kivi_halves)_mm_packus_epi32(_mm256_castsi256_si128((__m256i)bits),
-                                             _mm256_extracti128_si256((__m256i)bits, 1));
-#else
-        half = __builtin_convertvector(bits, kivi_halves);
-#endif
-    }
+    else
+        half = kivi_narrow(kivi_round_bf16_bits(x) >> 16 & 0xffff);
     memcpy(to, &half, sizeof half);
 }
 
@@ -168,7 +195,8 @@ KIVI_INLINE void kivi_store_codes(uint8_t *to, kivi_floats x) {
 #if defined(__AVX512F__)
     kivi_bytes bytes = (kivi_bytes)_mm512_cvtepi32_epi8((__m512i)code);
 #elif defined(__AVX2__)
-    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128((__m256i)code), _mm256_extracti128_si256((__m256i)code, 1));
+    __m128i words =
+        _mm_packus_epi32(_mm256_castsi256_si128((__m256i)code), _mm256_extracti128_si256((__m256i)code, 1));
     int64_t bytes = _mm_cvtsi128_si64(_mm_packus_epi16(words, words));
 #elif defined(__SSE4_1__)
     __m128i words = _mm_packus_epi32((__m128i)code, (__m128i)code);
@@ -184,8 +212,10 @@ KIVI_INLINE void kivi_store_codes(uint8_t *to, kivi_floats x) {
 KIVI_INLINE void kivi_store_codes4(uint8_t *to, const kivi_floats x[4]) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
     const __m256i low = _mm256_set1_epi32(0xff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    __m256i a = _mm256_packus_epi32(_mm256_and_si256((__m256i)x[0], low), _mm256_and_si256((__m256i)x[1], low));
-    __m256i b = _mm256_packus_epi32(_mm256_and_si256((__m256i)x[2], low), _mm256_and_si256((__m256i)x[3], low));
+    __m256i a =
+        _mm256_packus_epi32(_mm256_and_si256((__m256i)x[0], low), _mm256_and_si256((__m256i)x[1], low));
+    __m256i b =
+        _mm256_packus_epi32(_mm256_and_si256((__m256i)x[2], low), _mm256_and_si256((__m256i)x[3], low));
     _mm256_storeu_si256((__m256i *)(void *)to, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order));
 #elif defined(__SSE4_1__) && !defined(__AVX512F__)
     const __m128i low = _mm_set1_epi32(0xff);
@@ -216,7 +246,7 @@ KIVI_INLINE kivi_floats kivi_load_codes(const uint8_t *from) {
 #endif
 }
 
-/* ---- Across lanes ------------------------------------------------------------------------------------------------ */
+/* ---- Across lanes -------------------------------------------------------------------------------------- */
 
 KIVI_INLINE float kivi_least_lane(kivi_floats x) {
 #if defined(__AVX512F__)

@@ -1,5 +1,5 @@
-/* The reference: one number after another, as kivi_group.h and kivi_block.h define them. It is the scalar level, the
- * norm that every other level equals byte for byte, and meant to be read. */
+/* The reference: one number after another, as kivi_group.h and kivi_block.h define them. It is the scalar
+ * level, the norm that every other level equals byte for byte, and meant to be read. */
 #include "kivi.h"
 #include "kivi_group.h"
 
@@ -12,10 +12,12 @@ typedef struct area {
 } area;
 
 static float row_at(const kvant_view *rows, uint32_t token, uint32_t head, uint32_t channel) {
-    return kvant_load_element(kvant_view_at(rows, token, head) + (int64_t)channel * rows->channel_stride, rows->dtype);
+    return kvant_load_element(kvant_view_at(rows, token, head) + (int64_t)channel * rows->channel_stride,
+                              rows->dtype);
 }
 
-static kivi_group fit(const kivi_block *block, const kvant_view *rows, uint32_t head, area a, uint64_t *saturated) {
+static kivi_group fit(const kivi_block *block, const kvant_view *rows, uint32_t head, area a,
+                      uint64_t *saturated) {
     float min = row_at(rows, a.token, head, a.channel), max = min;
     for (uint32_t t = a.token; t < a.token + a.tokens; t++)
         for (uint32_t c = a.channel; c < a.channel + a.channels; c++) {
@@ -47,7 +49,8 @@ static void encode(const kivi_block *block, kvant_encode_args *args) {
         for (uint32_t t = 0; t < block->tokens; t += tokens)
             for (uint32_t c = 0; c < block->head_dim; c += channels) {
                 uint32_t left = block->head_dim - c; /* the last group of channels may be short */
-                encode_group(block, args, head, (area){t, c, tokens, channels < left ? channels : left}, &saturated);
+                encode_group(block, args, head, (area){t, c, tokens, channels < left ? channels : left},
+                             &saturated);
             }
     args->size = block->bytes;
     args->saturated = saturated;
@@ -56,7 +59,8 @@ static void encode(const kivi_block *block, kvant_encode_args *args) {
 static void decode(const kivi_block *block, const kvant_decode_args *args) {
     const kvant_mutable_view *rows = args->rows;
     for (uint32_t h = 0; h < rows->heads; h++) {
-        const uint8_t *base = (const uint8_t *)args->extent->bytes + (args->first_head + h) * block->head_bytes;
+        const uint8_t *base =
+            (const uint8_t *)args->extent->bytes + (args->first_head + h) * block->head_bytes;
         for (uint32_t t = 0; t < rows->tokens; t++)
             for (uint32_t c = 0; c < block->head_dim; c++) {
                 uint32_t token = args->first_token + t;
@@ -64,8 +68,8 @@ static void decode(const kivi_block *block, const kvant_decode_args *args) {
                 float scale = kivi_plane_load(block, base + block->scale_offset, index);
                 float min = kivi_plane_load(block, base + block->min_offset, index);
                 float x = kivi_group_value(block, scale, min, kivi_code_get(block, base, token, c));
-                kvant_store_element(kvant_mutable_view_at(rows, t, h) + (int64_t)c * rows->channel_stride, rows->dtype,
-                                    x);
+                kvant_store_element(kvant_mutable_view_at(rows, t, h) + (int64_t)c * rows->channel_stride,
+                                    rows->dtype, x);
             }
     }
 }

@@ -1,7 +1,8 @@
 /* The arithmetic of kivi_group.h on rows of numbers, KIVI_LANES at a time and one by one at the end of a row.
  *
- * Arguments called dtype and meta are constants in every use, so that no loop has a choice in it. Rows of elements have
- * no alignment; arrays of floats are the codec's own and have room up to the next multiple of 64 bytes.
+ * Arguments called dtype and meta are constants in every use, so that no loop has a choice in it. Rows of
+ * elements have no alignment; arrays of floats are the codec's own and have room up to the next multiple of
+ * 64 bytes.
  */
 #ifndef KVANT_KIVI_ROWS_H
 #define KVANT_KIVI_ROWS_H
@@ -15,8 +16,8 @@ KIVI_INLINE const char *kivi_element(const char *row, size_t i, uint32_t dtype) 
     return row + i * kvant_element_bytes(dtype);
 }
 
-/* What is left at the end of a row goes through functions of their own, one for all types, so that it does not swell the
- * loops. */
+/* What is left at the end of a row goes through functions of their own, one for all types, so that it does
+ * not swell the loops. */
 #define KIVI_TAIL static __attribute__((noinline))
 
 KIVI_TAIL float kivi_tail_element(const char *row, size_t i, uint32_t dtype) {
@@ -27,17 +28,19 @@ KIVI_TAIL void kivi_tail_store(void *row, size_t i, uint32_t dtype, float x) {
     kvant_store_element((char *)row + i * kvant_element_bytes(dtype), dtype, x);
 }
 
-KIVI_TAIL uint8_t kivi_tail_code(const char *row, size_t i, uint32_t dtype, float min, float divisor, float levels) {
+KIVI_TAIL uint8_t kivi_tail_code(const char *row, size_t i, uint32_t dtype, float min, float divisor,
+                                 float levels) {
     float ratio = kivi_round(dtype, kivi_round(dtype, kivi_tail_element(row, i, dtype) - min) / divisor);
     ratio = ratio > 0 ? ratio : 0;
     return (uint8_t)kvant_float_bits((ratio < levels ? ratio : levels) + (float)KIVI_ROUNDER);
 }
 
-/* ---- Least and largest ------------------------------------------------------------------------------------------- */
+/* ---- Least and largest --------------------------------------------------------------------------------- */
 
-/* Of each channel over four rows (keys), together with what low and high hold already unless they are `fresh`. */
-KIVI_INLINE void kivi_range_down(const char *const rows[4], uint32_t dtype, uint32_t count, bool fresh, float *low,
-                                 float *high) {
+/* Of each channel over four rows (keys), together with what low and high hold already unless they are
+ * `fresh`. */
+KIVI_INLINE void kivi_range_down(const char *const rows[4], uint32_t dtype, uint32_t count, bool fresh,
+                                 float *low, float *high) {
     uint32_t i = 0;
     for (; i + KIVI_LANES <= count; i += KIVI_LANES) {
         kivi_floats x[4];
@@ -87,15 +90,16 @@ KIVI_INLINE void kivi_range_along(const char *row, uint32_t dtype, uint32_t from
     *high = most;
 }
 
-/* ---- Scales ------------------------------------------------------------------------------------------------------ */
+/* ---- Scales -------------------------------------------------------------------------------------------- */
 
 enum { KIVI_FIT_WIDE = 1, KIVI_FIT_SATURATED = 2 };
 
-/* Scales and minima as they are stored, and what codes are divided by: the scale, or infinity where it is 0, so that
- * codes are 0. Returns KIVI_FIT_* if a group leaves the range of its types; its numbers are then not to be used.
- * Arrays are read and written up to the next multiple of KIVI_LANES. */
-KIVI_INLINE uint32_t kivi_fit_row(uint32_t dtype, uint32_t meta, uint32_t count, float levels, const float *low,
-                                  const float *high, float *scale, float *min, float *divisor) {
+/* Scales and minima as they are stored, and what codes are divided by: the scale, or infinity where it is 0,
+ * so that codes are 0. Returns KIVI_FIT_* if a group leaves the range of its types; its numbers are then not
+ * to be used. Arrays are read and written up to the next multiple of KIVI_LANES. */
+KIVI_INLINE uint32_t kivi_fit_row(uint32_t dtype, uint32_t meta, uint32_t count, float levels,
+                                  const float *low, const float *high, float *scale, float *min,
+                                  float *divisor) {
     kivi_ints wide = {0}, saturated = {0};
     const kivi_floats infinity = kivi_splat(INFINITY), zero = {0};
     for (uint32_t i = 0; i < count; i += KIVI_LANES) {
@@ -128,22 +132,23 @@ KIVI_INLINE void kivi_load_row(const uint8_t *plane, uint32_t meta, float *x, ui
     for (; i < count; i++) x[i] = kivi_tail_element((const char *)plane, i, meta);
 }
 
-/* ---- Codes ------------------------------------------------------------------------------------------------------- */
+/* ---- Codes --------------------------------------------------------------------------------------------- */
 
 /* Codes as floats with 2^23 on top. */
-KIVI_INLINE kivi_floats kivi_ratio(const char *row, uint32_t i, uint32_t dtype, kivi_floats min, kivi_floats divisor,
-                                   kivi_floats levels) {
+KIVI_INLINE kivi_floats kivi_ratio(const char *row, uint32_t i, uint32_t dtype, kivi_floats min,
+                                   kivi_floats divisor, kivi_floats levels) {
     const kivi_floats zero = {0};
     kivi_floats x = kivi_rounded(dtype, kivi_load(kivi_element(row, i, dtype), dtype) - min);
     kivi_floats ratio = kivi_rounded(dtype, x / divisor);
     return kivi_least(levels, kivi_most(zero, ratio)) + (float)KIVI_ROUNDER;
 }
 
-/* The codes of the channels [from, to) of a row. `each`: every channel has its own minimum and divisor (keys), otherwise
- * one for all (values). */
+/* The codes of the channels [from, to) of a row. `each`: every channel has its own minimum and divisor
+ * (keys), otherwise one for all (values). */
 KIVI_INLINE void kivi_code_row(const char *row, uint32_t dtype, uint32_t from, uint32_t to, bool each,
                                const float *min, const float *divisor, float levels, uint8_t *codes) {
-    const kivi_floats top = kivi_splat(levels), one_min = kivi_splat(min[0]), one_divisor = kivi_splat(divisor[0]);
+    const kivi_floats top = kivi_splat(levels), one_min = kivi_splat(min[0]),
+                      one_divisor = kivi_splat(divisor[0]);
     uint32_t i = from;
     for (; i + 4 * KIVI_LANES <= to; i += 4 * KIVI_LANES) {
         kivi_floats x[4];
@@ -163,10 +168,16 @@ KIVI_INLINE void kivi_code_row(const char *row, uint32_t dtype, uint32_t from, u
 }
 
 /* And back, to elements of dtype. */
-KIVI_INLINE void kivi_value_row(const uint8_t *codes, uint32_t from, uint32_t to, bool each, const float *scale,
-                                const float *min, char *row, uint32_t dtype) {
+KIVI_INLINE void kivi_value_row(const uint8_t *codes, uint32_t from, uint32_t to, bool each,
+                                const float *scale, const float *min, char *row, uint32_t dtype) {
     const kivi_floats one_scale = kivi_splat(scale[0]), one_min = kivi_splat(min[0]);
     uint32_t i = from, bytes = kvant_element_bytes(dtype);
+    for (; i + 4 * KIVI_LANES <= to; i += 4 * KIVI_LANES)
+        for (uint32_t k = i; k < i + 4 * KIVI_LANES; k += KIVI_LANES) {
+            kivi_floats s = each ? kivi_load(scale + k, KVANT_DTYPE_F32) : one_scale;
+            kivi_floats m = each ? kivi_load(min + k, KVANT_DTYPE_F32) : one_min;
+            kivi_store(row + (size_t)k * bytes, dtype, kivi_load_codes(codes + k) * s + m);
+        }
     for (; i + KIVI_LANES <= to; i += KIVI_LANES) {
         kivi_floats s = each ? kivi_load(scale + i, KVANT_DTYPE_F32) : one_scale;
         kivi_floats m = each ? kivi_load(min + i, KVANT_DTYPE_F32) : one_min;

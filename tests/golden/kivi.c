@@ -1,17 +1,18 @@
-/* KIVI against what its authors' code returned: every case of data/kivi.safetensors (float32) and kivi_fp16.safetensors
- * (float16, bfloat16), through the plugin's own encode, inspect and decode, at every instruction set of this machine.
+/* KIVI against what its authors' code returned: every case of data/kivi.safetensors (float32) and
+ * kivi_fp16.safetensors (float16, bfloat16), through the plugin's own encode, inspect and decode, at every
+ * instruction set of this machine.
  *
  * A case has `input` and, for each configuration (side, bits, group), `codes`, `scale`, `min`, and some of
- *     words                what the authors pack: 32-bit words along the grouped axis, first code in the lowest bits
+ *     words                what the authors pack: 32-bit words along the grouped axis, first code lowest
  *     dequant              their decoder's result, each operation rounded to the input type
- *     upstream_*           theirs where it is wrong or undefined (constant groups, overflow); the name without the prefix
+ *     upstream_*           theirs where it is wrong or undefined (constant groups, overflow); the plain name
  *                          then has the right value. Compared only where it is defined.
  * A tensor or a key that is not known here fails the test, so nothing is passed over. */
 #include "support/codec.h"
 #include "support/test.h"
 
-#include <kvant/kit/view.h>
 #include <data/safetensors.h>
+#include <kvant/kit/view.h>
 
 #include <jansson.h>
 #include <math.h>
@@ -37,7 +38,8 @@ static const kvant_array *find(const config *c, const char *what) {
     return array;
 }
 
-static const void *need(const config *c, const char *what, uint32_t dtype, uint64_t a, uint64_t b, uint64_t d) {
+static const void *need(const config *c, const char *what, uint32_t dtype, uint64_t a, uint64_t b,
+                        uint64_t d) {
     const kvant_array *array = find(c, what);
     if (array == NULL) fail_msg("%s/%s is missing", c->name, what);
     if (array->dtype != dtype || array->rank != 3 || array->shape[0] != a || array->shape[1] != b ||
@@ -61,10 +63,13 @@ static void same(const config *c, const char *what, const void *got, const void 
 }
 
 static float round_to(uint32_t dtype, float x) {
-    return dtype == KVANT_DTYPE_F16 ? kvant_round_f16(x) : dtype == KVANT_DTYPE_BF16 ? kvant_round_bf16(x) : x;
+    return dtype == KVANT_DTYPE_F16    ? kvant_round_f16(x)
+           : dtype == KVANT_DTYPE_BF16 ? kvant_round_bf16(x)
+                                       : x;
 }
 
-/* Codes in the authors' words: element j of a word in bits [bits*j, bits*j + bits), along the grouped axis. */
+/* Codes in the authors' words: element j of a word in bits [bits*j, bits*j + bits), along the grouped axis.
+ */
 static void check_words(const config *c, const uint8_t *codes) {
     const kvant_array *words = find(c, "words");
     if (words == NULL) return;
@@ -86,8 +91,10 @@ static void check_words(const config *c, const uint8_t *codes) {
             }
 }
 
-/* The decoder computes in float32; theirs rounds each operation to the input type. With float32 input both are one. */
-static void check_dequant(const config *c, const uint8_t *codes, const float *scale, const float *min, const float *got) {
+/* The decoder computes in float32; theirs rounds each operation to the input type. With float32 input both
+ * are one. */
+static void check_dequant(const config *c, const uint8_t *codes, const float *scale, const float *min,
+                          const float *got) {
     const kvant_array *dequant = find(c, "dequant");
     size_t count = (size_t)c->tokens * c->heads * c->dim;
     for (size_t i = 0; i < count; i++) {
@@ -177,7 +184,8 @@ static void check_config(const config *c, const void *input, uint32_t isa) {
 
 static uint32_t integer(json_t *object, const char *key) {
     json_t *value = json_object_get(object, key);
-    if (!json_is_integer(value) || json_integer_value(value) <= 0) fail_msg("\"%s\" is not a positive integer", key);
+    if (!json_is_integer(value) || json_integer_value(value) <= 0)
+        fail_msg("\"%s\" is not a positive integer", key);
     return (uint32_t)json_integer_value(value);
 }
 
@@ -202,8 +210,8 @@ static uint32_t dtype_of(json_t *object, const char *where) {
 
 static uint32_t check_case(const char *name, json_t *object, uint32_t isa) {
     static const char *const case_keys[] = {"tokens", "heads", "head_dim", "dtype", "configs", NULL};
-    static const char *const config_keys[] = {"side",  "bits",         "group", "axis", "upstream_invalid_codes",
-                                              "words", "upstream_bug", NULL};
+    static const char *const config_keys[] = {
+        "side", "bits", "group", "axis", "upstream_invalid_codes", "words", "upstream_bug", NULL};
     known_keys(object, case_keys, name);
     config c = {.name = name,
                 .dtype = dtype_of(object, name),

@@ -48,13 +48,14 @@ static void set_values(kvant_test_codec *codec, const char *parameters) {
         if (equals == NULL) fail_msg("\"%s\" is not name=value", word);
         *equals = '\0';
         if (kvant_schema_find(d, word, &index, &diag) != KVANT_OK ||
-            kvant_schema_parse(kvant_schema_param(d, index), equals + 1, &codec->values[index], &diag) != KVANT_OK)
+            kvant_schema_parse(kvant_schema_param(d, index), equals + 1, &codec->values[index], &diag) !=
+                KVANT_OK)
             fail_msg("%s", diag.message);
     }
 }
 
-static kvant_test_codec *prepare(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens, uint32_t heads,
-                                 uint32_t head_dim, uint32_t isa, const char *parameters) {
+static kvant_test_codec *prepare(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
+                                 uint32_t heads, uint32_t head_dim, uint32_t isa, const char *parameters) {
     kvant_diag diag = {.struct_size = sizeof diag};
     kvant_test_codec *codec = calloc(1, sizeof *codec);
     assert_non_null(codec);
@@ -76,9 +77,11 @@ static kvant_test_codec *prepare(const char *plugin, uint32_t side, uint32_t dty
     return codec;
 }
 
-kvant_status kvant_test_codec_plan(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens, uint32_t heads,
-                                   uint32_t head_dim, const char *parameters, kvant_layout *layout, kvant_diag *diag) {
-    kvant_test_codec *codec = prepare(plugin, side, dtype, tokens, heads, head_dim, KVANT_ISA_SCALAR, parameters);
+kvant_status kvant_test_codec_plan(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
+                                   uint32_t heads, uint32_t head_dim, const char *parameters,
+                                   kvant_layout *layout, kvant_diag *diag) {
+    kvant_test_codec *codec =
+        prepare(plugin, side, dtype, tokens, heads, head_dim, KVANT_ISA_SCALAR, parameters);
     kvant_status status = codec->plugin->plan(&codec->setup, &codec->layout, diag);
     *layout = codec->layout;
     kvant_test_codec_close(codec);
@@ -86,17 +89,20 @@ kvant_status kvant_test_codec_plan(const char *plugin, uint32_t side, uint32_t d
 }
 
 kvant_test_codec *kvant_test_codec_open(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
-                                        uint32_t heads, uint32_t head_dim, uint32_t isa, const char *parameters) {
+                                        uint32_t heads, uint32_t head_dim, uint32_t isa,
+                                        const char *parameters) {
     kvant_diag diag = {.struct_size = sizeof diag};
     kvant_test_codec *codec = prepare(plugin, side, dtype, tokens, heads, head_dim, isa, parameters);
-    if (codec->plugin->plan(&codec->setup, &codec->layout, &diag) != KVANT_OK) fail_msg("plan: %s", diag.message);
+    if (codec->plugin->plan(&codec->setup, &codec->layout, &diag) != KVANT_OK)
+        fail_msg("plan: %s", diag.message);
     const kvant_layout *l = &codec->layout;
     if (l->alignment > GUARD) fail_msg("alignment %u is more than this helper gives", l->alignment);
     codec->state = guarded(l->state_bytes);
     memset(codec->state, 0, l->state_bytes);
     codec->scratch = guarded(l->scratch_bytes);
     codec->extent = guarded(l->size_min + l->size_step * l->size_steps);
-    if (codec->plugin->open(&codec->setup, l, codec->state, &diag) != KVANT_OK) fail_msg("open: %s", diag.message);
+    if (codec->plugin->open(&codec->setup, l, codec->state, &diag) != KVANT_OK)
+        fail_msg("open: %s", diag.message);
     return codec;
 }
 
@@ -117,15 +123,16 @@ static void check_guards(const kvant_test_codec *codec) {
 }
 
 static kvant_extent extent_of(const kvant_test_codec *codec) {
-    return (kvant_extent){.bytes = codec->extent, .size = codec->size, .live_count = codec->setup.block_tokens};
+    return (kvant_extent){
+        .bytes = codec->extent, .size = codec->size, .live_count = codec->setup.block_tokens};
 }
 
 void kvant_test_codec_encode(kvant_test_codec *codec, const void *rows, size_t count) {
     const kvant_setup *s = &codec->setup;
     const kvant_layout *l = &codec->layout;
     kvant_view view = kvant_test_view(rows, s->dtype, s->block_tokens, s->kv_heads, s->head_dim);
-    kvant_encode_args args = {.struct_size = sizeof args, .rows = &view, .extent = codec->extent,
-                              .scratch = codec->scratch};
+    kvant_encode_args args = {
+        .struct_size = sizeof args, .rows = &view, .extent = codec->extent, .scratch = codec->scratch};
     assert_int_equal(count, (size_t)s->block_tokens * s->kv_heads * s->head_dim);
     memset(codec->extent, POISON, l->size_min + l->size_step * l->size_steps);
     memset(codec->scratch, POISON, l->scratch_bytes);
@@ -146,8 +153,8 @@ void *kvant_test_codec_decode(kvant_test_codec *codec, uint32_t dtype) {
     memset(out, POISON, bytes + GUARD);
     kvant_extent extent = extent_of(codec);
     kvant_mutable_view view = kvant_test_mutable_view(out, dtype, s->block_tokens, s->kv_heads, s->head_dim);
-    kvant_decode_args args = {.struct_size = sizeof args, .extent = &extent, .rows = &view,
-                              .scratch = codec->scratch};
+    kvant_decode_args args = {
+        .struct_size = sizeof args, .extent = &extent, .rows = &view, .scratch = codec->scratch};
     memset(codec->scratch, POISON, codec->layout.scratch_bytes);
     kvant_fp_state saved = kvant_fp_enter();
     kvant_status status = codec->plugin->decode(codec->state, &args);
@@ -178,8 +185,8 @@ void *kvant_test_codec_inspect(kvant_test_codec *codec, const char *name, kvant_
 }
 
 uint32_t kvant_test_isas(uint32_t isas[KVANT_TEST_ISA_MAX]) {
-    static const uint32_t all[] = {KVANT_ISA_SCALAR, KVANT_ISA_X86_64_V2, KVANT_ISA_X86_64_V3, KVANT_ISA_X86_64_V4,
-                                   KVANT_ISA_AARCH64};
+    static const uint32_t all[] = {KVANT_ISA_SCALAR, KVANT_ISA_X86_64_V2, KVANT_ISA_X86_64_V3,
+                                   KVANT_ISA_X86_64_V4, KVANT_ISA_AARCH64};
     uint32_t best = kvant_isa(), count = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i] == KVANT_ISA_SCALAR ||
@@ -188,7 +195,8 @@ uint32_t kvant_test_isas(uint32_t isas[KVANT_TEST_ISA_MAX]) {
     return count;
 }
 
-kvant_view kvant_test_view(const void *data, uint32_t dtype, uint32_t tokens, uint32_t heads, uint32_t head_dim) {
+kvant_view kvant_test_view(const void *data, uint32_t dtype, uint32_t tokens, uint32_t heads,
+                           uint32_t head_dim) {
     int64_t element = kvant_element_bytes(dtype);
     return (kvant_view){.struct_size = sizeof(kvant_view),
                         .dtype = dtype,

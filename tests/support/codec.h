@@ -3,7 +3,7 @@
  *
  *     kvant_test_codec *c = kvant_test_codec_open("kivi", KVANT_SIDE_KEY, KVANT_DTYPE_F32, 64, 2, 128, isa,
  *                                                 "bits=2 group=32");
- *     kvant_test_codec_encode(c, rows, 64 * 2 * 128);              rows: f32, f16 or bf16, dense [token, head, channel]
+ *     kvant_test_codec_encode(c, rows, 64 * 2 * 128);         rows of the dtype, dense [token, head, channel]
  *     float *x = kvant_test_codec_decode(c, KVANT_DTYPE_F32);      dense, of the whole block
  *     uint8_t *codes = kvant_test_codec_inspect(c, "codes", &array);
  *     free(codes); free(x); kvant_test_codec_close(c);
@@ -29,14 +29,17 @@ typedef struct kvant_test_codec {
 
 /* parameters: "name=value name=value", "" = all defaults. */
 kvant_test_codec *kvant_test_codec_open(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
-                                        uint32_t heads, uint32_t head_dim, uint32_t isa, const char *parameters);
+                                        uint32_t heads, uint32_t head_dim, uint32_t isa,
+                                        const char *parameters);
 
 /* What plan answers to the same; KVANT_OK is an answer too. */
-kvant_status kvant_test_codec_plan(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens, uint32_t heads,
-                                   uint32_t head_dim, const char *parameters, kvant_layout *layout, kvant_diag *diag);
+kvant_status kvant_test_codec_plan(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
+                                   uint32_t heads, uint32_t head_dim, const char *parameters,
+                                   kvant_layout *layout, kvant_diag *diag);
 void kvant_test_codec_close(kvant_test_codec *codec);
 
-/* `count` elements of setup.dtype, the whole block. The extent is poisoned first, and its surroundings are checked. */
+/* `count` elements of setup.dtype, the whole block. The extent is poisoned first, and its surroundings are
+ * checked. */
 void kvant_test_codec_encode(kvant_test_codec *codec, const void *rows, size_t count);
 
 /* The whole block as `dtype`, into poisoned memory; the caller frees. */
@@ -50,7 +53,8 @@ enum { KVANT_TEST_ISA_MAX = 8 };
 uint32_t kvant_test_isas(uint32_t isas[KVANT_TEST_ISA_MAX]);
 
 /* A dense view. */
-kvant_view kvant_test_view(const void *data, uint32_t dtype, uint32_t tokens, uint32_t heads, uint32_t head_dim);
+kvant_view kvant_test_view(const void *data, uint32_t dtype, uint32_t tokens, uint32_t heads,
+                           uint32_t head_dim);
 kvant_mutable_view kvant_test_mutable_view(void *data, uint32_t dtype, uint32_t tokens, uint32_t heads,
                                            uint32_t head_dim);
 
