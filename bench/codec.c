@@ -273,8 +273,14 @@ static uint32_t isa_of(const char *text) {
 }
 
 static options read_options(int argc, char **argv) {
-    static const char *const set[] = {"kivi:bits=2", "kivi:bits=4", "uniform:format=int8",
-                                      "uniform:format=int4", "raw"};
+    static const char *const set[] = {
+        "kivi:bits=2",
+        "kivi:bits=4",
+        "uniform:format=int8",
+        "uniform:format=int4",
+        "uniform:format=int4,granularity=group_channels,group=32,symmetry=asymmetric",
+        "uniform:format=e4m3",
+        "raw"};
     options o = {.tokens = 4096,
                  .block = 64,
                  .heads = 8,

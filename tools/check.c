@@ -24,7 +24,7 @@ typedef struct arguments {
     bool had_seed;
 } arguments;
 
-/* ---- Arguments ----------------------------------------------------------------------------------------------------- */
+/* ---- Arguments --------------------------------------------------------------------------------------- */
 
 static bool read_unsigned(const char *text, uint64_t *value) {
     char *end = NULL;
@@ -48,7 +48,8 @@ static int read_only(arguments *a, const char *name) {
 }
 
 static int read_setting(arguments *a, const char *text) {
-    if (a->options.setting_count == SETTINGS_MAX) return usage_error("check", "at most %d --set", SETTINGS_MAX);
+    if (a->options.setting_count == SETTINGS_MAX)
+        return usage_error("check", "at most %d --set", SETTINGS_MAX);
     if (strchr(text, '=') == NULL) return usage_error("check", "--set takes KEY=VALUE, not \"%s\"", text);
     a->settings[a->options.setting_count++] = text;
     return EXIT_DONE;
@@ -77,29 +78,35 @@ static int read_option(arguments *a, int option, const char *value) {
             return usage_error("check", "--memory takes MiB, not \"%s\"", value);
         a->options.memory_limit = number << 20;
         return EXIT_DONE;
-    case 'o': return read_only(a, value);
-    case 'k': return read_setting(a, value);
-    case 'a': a->options.all = true; return EXIT_DONE;
-    case 'i': a->options.in_process = true; return EXIT_DONE;
-    case 'l': a->list = true; return EXIT_DONE;
-    case 'v': a->verbose = true; return EXIT_DONE;
-    default: return usage_error("check", "unknown option, or a value is missing");
+    case 'o':
+        return read_only(a, value);
+    case 'k':
+        return read_setting(a, value);
+    case 'a':
+        a->options.all = true;
+        return EXIT_DONE;
+    case 'i':
+        a->options.in_process = true;
+        return EXIT_DONE;
+    case 'l':
+        a->list = true;
+        return EXIT_DONE;
+    case 'v':
+        a->verbose = true;
+        return EXIT_DONE;
+    default:
+        return usage_error("check", "unknown option, or a value is missing");
     }
 }
 
 static int read_arguments(int argc, char **argv, arguments *a) {
-    static const struct option known[] = {{"seed", required_argument, NULL, 's'},
-                                          {"case", required_argument, NULL, 'c'},
-                                          {"fraction", required_argument, NULL, 'f'},
-                                          {"timeout", required_argument, NULL, 't'},
-                                          {"memory", required_argument, NULL, 'm'},
-                                          {"only", required_argument, NULL, 'o'},
-                                          {"set", required_argument, NULL, 'k'},
-                                          {"all", no_argument, NULL, 'a'},
-                                          {"in-process", no_argument, NULL, 'i'},
-                                          {"list", no_argument, NULL, 'l'},
-                                          {"verbose", no_argument, NULL, 'v'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option known[] = {
+        {"seed", required_argument, NULL, 's'},     {"case", required_argument, NULL, 'c'},
+        {"fraction", required_argument, NULL, 'f'}, {"timeout", required_argument, NULL, 't'},
+        {"memory", required_argument, NULL, 'm'},   {"only", required_argument, NULL, 'o'},
+        {"set", required_argument, NULL, 'k'},      {"all", no_argument, NULL, 'a'},
+        {"in-process", no_argument, NULL, 'i'},     {"list", no_argument, NULL, 'l'},
+        {"verbose", no_argument, NULL, 'v'},        {NULL, 0, NULL, 0}};
     *a = (arguments){.options = {.fraction = 1, .timeout = 10, .number = -1, .workers = options.threads}};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
@@ -109,12 +116,13 @@ static int read_arguments(int argc, char **argv, arguments *a) {
     a->options.settings = a->settings;
     if (a->list) return EXIT_DONE;
     if (optind == argc) return usage_error("check", "which codec? A name, or a file kvant_NAME.so");
-    if (optind + 1 < argc) return usage_error("check", "one codec at a time, not also \"%s\"", argv[optind + 1]);
+    if (optind + 1 < argc)
+        return usage_error("check", "one codec at a time, not also \"%s\"", argv[optind + 1]);
     a->options.codec = argv[optind];
     return EXIT_DONE;
 }
 
-/* ---- Output -------------------------------------------------------------------------------------------------------- */
+/* ---- Output ------------------------------------------------------------------------------------------ */
 
 static int print_list(void) {
     for (unsigned id = 0; id < CHECK_COUNT; id++)
@@ -134,22 +142,26 @@ static void print_tallies(const check_report *report) {
     }
 }
 
-static void print_failure(const check_report *report, const check_failure *f) {
+static void print_failure(const check_report *report, const arguments *a, const check_failure *f) {
     printf("    %s\n", f->message);
     if (f->configuration[0] != '\0') printf("      in %s\n", f->configuration);
-    if (f->number >= 0)
-        printf("      again: kvant check %s --seed %" PRIu64 " --case %" PRId64 " --only %s\n", report->name,
-               report->seed, f->number, check_name(f->id));
+    if (f->number < 0) return;
+    printf("      again: kvant check %s --seed %" PRIu64 " --case %" PRId64 " --only %s", a->options.codec,
+           report->seed, f->number, check_name(f->id));
+    /* What else decides which configuration has this number. */
+    if (a->options.all) printf(" --all");
+    for (uint32_t i = 0; i < a->options.setting_count; i++) printf(" --set %s", a->settings[i]);
+    putchar('\n');
 }
 
-static void print_failures(const check_report *report, bool verbose) {
+static void print_failures(const check_report *report, const arguments *a) {
     for (uint32_t i = 0; i < report->failure_count;) {
         check_id id = report->failures[i].id;
         uint32_t shown = 0, count = 0;
         printf("\n%s: %s\n", check_name(id), check_promise(id));
         for (; i < report->failure_count && report->failures[i].id == id; i++, count++)
-            if (verbose || shown < FAILURES_SHOWN) {
-                print_failure(report, &report->failures[i]);
+            if (a->verbose || shown < FAILURES_SHOWN) {
+                print_failure(report, a, &report->failures[i]);
                 shown++;
             }
         if (count > shown) printf("    and %u more (--verbose shows them)\n", count - shown);
@@ -157,20 +169,26 @@ static void print_failures(const check_report *report, bool verbose) {
 }
 
 static void print_report(const check_report *report, const arguments *a) {
-    printf("%s %s, %s\n", report->name, report->version, report->file[0] != '\0' ? report->file : "registered");
+    printf("%s %s, %s\n", report->name, report->version,
+           report->file[0] != '\0' ? report->file : "registered");
     printf("seed %" PRIu64 ", %" PRIu64 " configurations", report->seed, report->configurations);
     if (a->options.all)
         printf(", the full product has %" PRIu64 "\n", report->product);
     else
-        printf(": %" PRIu64 " of %" PRIu64 " pairs of values in one that plan accepts, it refuses the others\n",
+        printf(": %" PRIu64 " of %" PRIu64
+               " pairs of values in one that plan accepts, it refuses the others\n",
                report->pairs_accepted, report->pairs);
     print_tallies(report);
     for (uint32_t i = 0; i < report->note_count; i++) printf("  note: %s\n", report->notes[i]);
-    print_failures(report, a->verbose);
+    const check_tally *only = a->options.only_one ? &report->tallies[a->options.only] : NULL;
+    if (only != NULL && only->passed + only->failed + only->refused + only->skipped == 0)
+        printf("  note: nothing here asks for the check \"%s\"\n", check_name(a->options.only));
+    print_failures(report, a);
     uint32_t broken = 0;
     for (unsigned id = 0; id < CHECK_COUNT; id++) broken += report->tallies[id].failed > 0;
     if (check_report_failed(report))
-        printf("\n%s breaks %u promise%s (%.1f s)\n", report->name, broken, broken == 1 ? "" : "s", report->seconds);
+        printf("\n%s breaks %u promise%s (%.1f s)\n", report->name, broken, broken == 1 ? "" : "s",
+               report->seconds);
     else
         printf("%s keeps its promises (%.1f s)\n", report->name, report->seconds);
 }
@@ -180,9 +198,9 @@ static json_t *checks_json(const check_report *report) {
     for (unsigned id = 0; id < CHECK_COUNT; id++) {
         const check_tally *t = &report->tallies[id];
         json_object_set_new(checks, check_name((check_id)id),
-                            json_pack("{s:s, s:I, s:I, s:I, s:I}", "promise", check_promise((check_id)id), "passed",
-                                      (json_int_t)t->passed, "failed", (json_int_t)t->failed, "refused",
-                                      (json_int_t)t->refused, "skipped", (json_int_t)t->skipped));
+                            json_pack("{s:s, s:I, s:I, s:I, s:I}", "promise", check_promise((check_id)id),
+                                      "passed", (json_int_t)t->passed, "failed", (json_int_t)t->failed,
+                                      "refused", (json_int_t)t->refused, "skipped", (json_int_t)t->skipped));
     }
     return checks;
 }
@@ -196,14 +214,16 @@ static int print_json(const check_report *report) {
                                                   f->number >= 0 ? json_integer(f->number) : json_null(),
                                                   "configuration", f->configuration, "message", f->message));
     }
-    for (uint32_t i = 0; i < report->note_count; i++) json_array_append_new(notes, json_string(report->notes[i]));
+    for (uint32_t i = 0; i < report->note_count; i++)
+        json_array_append_new(notes, json_string(report->notes[i]));
     char seed[24];
     (void)snprintf(seed, sizeof seed, "%" PRIu64, report->seed);
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:f}", "codec", report->name,
-                             "version", report->version, "file", report->file, "seed", seed, "configurations",
-                             (json_int_t)report->configurations, "pairs", (json_int_t)report->pairs, "pairs_accepted",
-                             (json_int_t)report->pairs_accepted, "passed", !check_report_failed(report), "checks",
-                             checks_json(report), "failures", failures, "notes", notes, "seconds", report->seconds);
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:f}", "codec", report->name,
+                  "version", report->version, "file", report->file, "seed", seed, "configurations",
+                  (json_int_t)report->configurations, "pairs", (json_int_t)report->pairs, "pairs_accepted",
+                  (json_int_t)report->pairs_accepted, "passed", !check_report_failed(report), "checks",
+                  checks_json(report), "failures", failures, "notes", notes, "seconds", report->seconds);
     if (root == NULL) {
         fputs("kvant check: the report is no valid UTF-8\n", stderr);
         return EXIT_INPUT;
@@ -219,7 +239,7 @@ static void show_progress(void *context, uint64_t done, uint64_t count) {
     fprintf(stderr, "\r%s: %" PRIu64 " of %" PRIu64 " ", a->options.codec, done, count);
 }
 
-/* ---- Command ------------------------------------------------------------------------------------------------------- */
+/* ---- Command ----------------------------------------------------------------------------------------- */
 
 static int run(int argc, char **argv) {
     arguments a;
@@ -241,6 +261,12 @@ static int run(int argc, char **argv) {
     if (status == KVANT_ERROR_ARGUMENT || status == KVANT_ERROR_VALUE || status == KVANT_ERROR_UNKNOWN_NAME)
         return usage_error("check", "--set: %s", diag.message);
     if (status != KVANT_OK) return input_error(&diag, status);
+    if (a.options.number >= 0 && (uint64_t)a.options.number >= report.configurations) {
+        result = usage_error("check", "--case %" PRId64 ": there are %" PRIu64 " configurations, from 0 on",
+                             a.options.number, report.configurations);
+        check_report_free(&report);
+        return result;
+    }
     if (options.json)
         result = print_json(&report);
     else
@@ -258,16 +284,20 @@ const command command_check = {
         "       kvant check [options] FILE.so\n"
         "       kvant check --list\n"
         "\n"
-        "Runs the codec in child processes, between guard pages, on configurations that hold every value of every\n"
+        "Runs the codec in child processes, between guard pages, on configurations that hold every value of "
+        "every\n"
         "parameter and every pair of values. A child that crashes, hangs or eats memory is a failed check.\n"
         "\n"
         "  --seed N         draw configurations and data from N; without it the seed is random, and printed\n"
         "  --case N         only configuration N of that seed\n"
         "  --only NAME      only this check (and what it needs); --list shows the names\n"
-        "  --set KEY=VALUE  only this value: a parameter, or side, dtype, kv_heads, head_dim, block_tokens, data, rope,\n"
+        "  --set KEY=VALUE  only this value: a parameter, or side, dtype, kv_heads, head_dim, block_tokens, "
+        "data, rope,\n"
         "                   isa; may be given often\n"
-        "  --fraction F     only this part of the configurations, 0 < F <= 1; those with new values come first\n"
-        "  --all            the full product of all values, in an order drawn from the seed (may take days; combine\n"
+        "  --fraction F     only this part of the configurations, 0 < F <= 1; those with new values come "
+        "first\n"
+        "  --all            the full product of all values, in an order drawn from the seed (may take days; "
+        "combine\n"
         "                   with --set or --fraction)\n"
         "  --timeout S      seconds that one call may take; 10\n"
         "  --memory M       MiB that one child may use; 2048\n"

@@ -2,16 +2,17 @@
  *
  *     check_options options = {.codec = "kivi", .seed = 1, .fraction = 1, .timeout = 10};
  *     check_report report;
- *     kvant_status status = check_run(&options, &report, &diag);     // refused by the loader: an error with its words
+ *     kvant_status status = check_run(&options, &report, &diag); // the loader's refusal is an error
  *     ... report.tallies[id].failed, report.failures[i].message ...
  *     check_report_free(&report);
  *
- * The plugin is loaded and driven in forked children only. A child that crashes, hangs or eats memory is a failed check;
- * another child goes on behind it. Everything is drawn from the seed: same seed, same configurations, same data.
+ * The plugin is loaded and driven in forked children only. A child that crashes, hangs or eats memory is a
+ * failed check; another child goes on behind it. Everything is drawn from the seed: same seed, same
+ * configurations, same data.
  *
- * The parts: check_run (parent), check_worker (child), check_board (memory that both see), check_axes and check_cover (which
- * configurations), check_case (one of them), check_data (what is encoded), check_subject (an opened codec),
- * check_promise_*.c (the checks), oracle_*.c (what error a formula must show).
+ * The parts: check_run (parent), check_worker (child), check_board (memory that both see), check_axes and
+ * check_cover (which configurations), check_case (one of them), check_data (what is encoded), check_subject
+ * (an opened codec), check_promise_*.c (the checks), oracle_*.c (what error a formula must show).
  */
 #ifndef KVANT_CHECK_CHECK_H
 #define KVANT_CHECK_CHECK_H
@@ -76,8 +77,9 @@ typedef struct check_options {
     bool in_process;       /* no children: for debuggers */
     bool only_one;         /* run only check `only`, besides what it needs */
     check_id only;
-    int64_t number;              /* run only this configuration; -1 = all */
-    const char *const *settings; /* "key=value": a parameter, or side, dtype, kv_heads, head_dim, block_tokens, ... */
+    int64_t number; /* run only this configuration; -1 = all */
+    const char *const
+        *settings; /* "key=value": a parameter, or side, dtype, kv_heads, head_dim, block_tokens, ... */
     uint32_t setting_count;
     void (*progress)(void *context, uint64_t done, uint64_t count);
     void *context;
@@ -104,9 +106,10 @@ typedef struct check_report {
     char *file;
     uint64_t seed;
     uint64_t configurations;
-    uint64_t product;            /* size of the full product, saturated */
-    uint64_t pairs;              /* of values of two axes: */
-    uint64_t pairs_accepted;     /*   how many occur in a configuration that plan accepts; plan refuses the others */
+    uint64_t product; /* size of the full product, saturated */
+    uint64_t pairs;   /* of values of two axes: */
+    uint64_t
+        pairs_accepted; /*   how many occur in a configuration that plan accepts; plan refuses the others */
     check_tally tallies[CHECK_COUNT];
     check_failure *failures; /* sorted by check, then by number */
     uint32_t failure_count;
@@ -115,8 +118,8 @@ typedef struct check_report {
     double seconds;
 } check_report;
 
-/* PLUGIN_*: the loader's word on a plugin that does not load. ARGUMENT, VALUE, UNKNOWN_NAME: a setting that names no
- * axis or value. MEMORY, IO: the system refused. A failed check is no error: it is in the report. */
+/* PLUGIN_*: the loader's word on a plugin that does not load. ARGUMENT, VALUE, UNKNOWN_NAME: a setting that
+ * names no axis or value. MEMORY, IO: the system refused. A failed check is no error: it is in the report. */
 kvant_status check_run(const check_options *options, check_report *report, kvant_diag *diag);
 
 void check_report_free(check_report *report);

@@ -80,8 +80,12 @@ static void axis_fill_param(check_axis *axis, const kvant_param *p, check_random
         else
             axis_fill_range(axis, p, random);
         break;
-    case KVANT_PARAM_NUMBER: axis_fill_number(axis, p, random); break;
-    default: axis->values[axis->count++] = (kvant_value){0}; break; /* a table keeps its default */
+    case KVANT_PARAM_NUMBER:
+        axis_fill_number(axis, p, random);
+        break;
+    default:
+        axis->values[axis->count++] = (kvant_value){0};
+        break; /* a table keeps its default */
     }
     for (uint32_t i = 0; i < axis->count; i++) {
         bool is_default = p->type == KVANT_PARAM_NUMBER ? axis->values[i].number == p->number_default
@@ -97,8 +101,8 @@ static void fill_fixed(const kvant_descriptor *d, check_axes *axes) {
     static const int64_t dims[] = {1, 8, 32, 46, 64, 72, 80, 96, 100, 112, 128, 192, 256, 320, 576};
     static const int64_t heads[] = {1, 3, 8};
     static const int64_t blocks[] = {-1, -3, CHECK_BLOCK_COMMON, 160};
-    static const int64_t isas[] = {KVANT_ISA_SCALAR, KVANT_ISA_X86_64_V2, KVANT_ISA_X86_64_V3, KVANT_ISA_X86_64_V4,
-                                   KVANT_ISA_AARCH64};
+    static const int64_t isas[] = {KVANT_ISA_SCALAR, KVANT_ISA_X86_64_V2, KVANT_ISA_X86_64_V3,
+                                   KVANT_ISA_X86_64_V4, KVANT_ISA_AARCH64};
     for (uint32_t i = 0; i < CHECK_AXIS_PARAM; i++) axes->axis[i].name = fixed_names[i];
     for (uint32_t side = 0; side < 2; side++)
         if (d->sides >> side & 1) axis_add(&axes->axis[CHECK_AXIS_SIDE], side);
@@ -127,8 +131,8 @@ static kvant_status pin_word(check_axis *axis, const char *text, const char *con
             return KVANT_OK;
         }
     const char *nearest = kvant_nearest(text, words, count);
-    return kvant_fail(diag, KVANT_ERROR_VALUE, axis->name, "%s=%s: there is no such value%s%s%s", axis->name, text,
-                      nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
+    return kvant_fail(diag, KVANT_ERROR_VALUE, axis->name, "%s=%s: there is no such value%s%s%s", axis->name,
+                      text, nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
                       nearest != NULL ? "\"?" : "");
 }
 
@@ -136,8 +140,8 @@ static kvant_status pin_number(check_axis *axis, const char *text, int64_t most,
     char *end = NULL;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end != '\0' || value < 1 || value > most)
-        return kvant_fail(diag, KVANT_ERROR_VALUE, axis->name, "%s=%s: it takes a number from 1 to %lld", axis->name, text,
-                          (long long)most);
+        return kvant_fail(diag, KVANT_ERROR_VALUE, axis->name, "%s=%s: it takes a number from 1 to %lld",
+                          axis->name, text, (long long)most);
     axis->values[0] = (kvant_value){.integer = value, .given = 1};
     return KVANT_OK;
 }
@@ -157,18 +161,33 @@ static kvant_status axis_pin(check_axes *axes, uint32_t index, const char *text,
     for (uint32_t i = 0; i < CHECK_DATA_COUNT; i++) data_words[i] = check_data_name((check_data)i);
     kvant_status status = KVANT_OK;
     switch (index) {
-    case CHECK_AXIS_SIDE: status = pin_word(axis, text, side_names, 2, diag); break;
-    case CHECK_AXIS_DTYPE: status = pin_word(axis, text, dtype_names, 4, diag); break;
-    case CHECK_AXIS_DATA: status = pin_word(axis, text, data_words, CHECK_DATA_COUNT, diag); break;
-    case CHECK_AXIS_ROPE: status = pin_word(axis, text, rope_names, 3, diag); break;
-    case CHECK_AXIS_HEADS: status = pin_number(axis, text, 1024, diag); break;
-    case CHECK_AXIS_DIM: status = pin_number(axis, text, 8192, diag); break;
+    case CHECK_AXIS_SIDE:
+        status = pin_word(axis, text, side_names, 2, diag);
+        break;
+    case CHECK_AXIS_DTYPE:
+        status = pin_word(axis, text, dtype_names, 4, diag);
+        break;
+    case CHECK_AXIS_DATA:
+        status = pin_word(axis, text, data_words, CHECK_DATA_COUNT, diag);
+        break;
+    case CHECK_AXIS_ROPE:
+        status = pin_word(axis, text, rope_names, 3, diag);
+        break;
+    case CHECK_AXIS_HEADS:
+        status = pin_number(axis, text, 1024, diag);
+        break;
+    case CHECK_AXIS_DIM:
+        status = pin_number(axis, text, 8192, diag);
+        break;
     case CHECK_AXIS_BLOCK:
         status = pin_number(axis, text, 65536, diag);
         axis->values[0].number = CHECK_BLOCK_EXACT;
         break;
-    case CHECK_AXIS_ISA: status = pin_isa(axis, text, diag); break;
-    default: status = kvant_schema_parse(axis->param, text, &axis->values[0], diag);
+    case CHECK_AXIS_ISA:
+        status = pin_isa(axis, text, diag);
+        break;
+    default:
+        status = kvant_schema_parse(axis->param, text, &axis->values[0], diag);
     }
     if (status == KVANT_OK) {
         axis->count = 1;
@@ -191,13 +210,13 @@ static kvant_status apply_setting(check_axes *axes, const char *setting, kvant_d
     char word[64];
     (void)snprintf(word, sizeof word, "%.*s", (int)length, setting);
     const char *nearest = kvant_nearest(word, names, axes->count);
-    return kvant_fail(diag, KVANT_ERROR_UNKNOWN_NAME, word, "%s has no parameter \"%s\"%s%s%s", axes->descriptor->name,
-                      word, nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
-                      nearest != NULL ? "\"?" : "");
+    return kvant_fail(diag, KVANT_ERROR_UNKNOWN_NAME, word, "%s has no parameter \"%s\"%s%s%s",
+                      axes->descriptor->name, word, nearest != NULL ? "; did you mean \"" : "",
+                      nearest != NULL ? nearest : "", nearest != NULL ? "\"?" : "");
 }
 
-kvant_status check_axes_create(const kvant_descriptor *descriptor, const check_options *options, check_axes *axes,
-                               kvant_diag *diag) {
+kvant_status check_axes_create(const kvant_descriptor *descriptor, const check_options *options,
+                               check_axes *axes, kvant_diag *diag) {
     memset(axes, 0, sizeof *axes);
     axes->descriptor = descriptor;
     fill_fixed(descriptor, axes);
@@ -229,15 +248,29 @@ size_t check_axis_text(const check_axes *axes, uint32_t index, uint32_t value, c
     char number[KVANT_SCHEMA_TEXT_MAX];
     (void)snprintf(number, sizeof number, "%lld", (long long)v->integer);
     switch (index) {
-    case CHECK_AXIS_SIDE: word = side_names[v->integer]; break;
-    case CHECK_AXIS_DTYPE: word = dtype_names[v->integer]; break;
-    case CHECK_AXIS_DATA: word = check_data_name((check_data)v->integer); break;
-    case CHECK_AXIS_ROPE: word = rope_names[v->integer]; break;
-    case CHECK_AXIS_ISA: word = kvant_isa_name((uint32_t)v->integer); break;
+    case CHECK_AXIS_SIDE:
+        word = side_names[v->integer];
+        break;
+    case CHECK_AXIS_DTYPE:
+        word = dtype_names[v->integer];
+        break;
+    case CHECK_AXIS_DATA:
+        word = check_data_name((check_data)v->integer);
+        break;
+    case CHECK_AXIS_ROPE:
+        word = rope_names[v->integer];
+        break;
+    case CHECK_AXIS_ISA:
+        word = kvant_isa_name((uint32_t)v->integer);
+        break;
     case CHECK_AXIS_HEADS:
     case CHECK_AXIS_DIM:
-    case CHECK_AXIS_BLOCK: word = number; break;
-    default: (void)kvant_schema_text(axis->param, v, number, sizeof number); word = number;
+    case CHECK_AXIS_BLOCK:
+        word = number;
+        break;
+    default:
+        (void)kvant_schema_text(axis->param, v, number, sizeof number);
+        word = number;
     }
     int written = snprintf(text, capacity, "%s=%s", axis->name, word);
     return written > 0 ? (size_t)written : 0;

@@ -1,8 +1,8 @@
 /* What the parent and its children share: memory that survives a child's death, and records through a pipe.
  *
- * The board lies in shared memory: which item is next, how often each check passed, the chosen configurations, and what each
- * worker is doing right now, so that the parent can name it when the worker dies. Failures come through a pipe as
- * records small enough to be written whole (PIPE_BUF).
+ * The board lies in shared memory: which item is next, how often each check passed, the chosen
+ * configurations, and what each worker is doing right now, so that the parent can name it when the worker
+ * dies. Failures come through a pipe as records small enough to be written whole (PIPE_BUF).
  */
 #ifndef KVANT_CHECK_BOARD_H
 #define KVANT_CHECK_BOARD_H
@@ -34,11 +34,11 @@ enum {
 
 /* Where a fault happened, from the signal handler. */
 typedef struct check_fault {
-    char buffer[32];    /* "" = in no buffer of the check */
-    int64_t offset;     /* from the first byte of the buffer */
-    uint64_t size;      /* of the buffer */
-    int32_t is_write;   /* 1 yes, 0 no, -1 unknown */
-    int32_t read_only;  /* the buffer was */
+    char buffer[32];   /* "" = in no buffer of the check */
+    int64_t offset;    /* from the first byte of the buffer */
+    uint64_t size;     /* of the buffer */
+    int32_t is_write;  /* 1 yes, 0 no, -1 unknown */
+    int32_t read_only; /* the buffer was */
     uint64_t address;
 } check_fault;
 

@@ -15,8 +15,8 @@ static unsigned char *buffer_end(const check_buffer *buffer) {
     return buffer->map + buffer->map_size - sysconf(_SC_PAGESIZE);
 }
 
-bool check_buffer_create(check_buffers *all, check_buffer *buffer, const char *name, size_t size, size_t alignment,
-                         size_t slack) {
+bool check_buffer_create(check_buffers *all, check_buffer *buffer, const char *name, size_t size,
+                         size_t alignment, size_t slack) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     *buffer = (check_buffer){.name = name, .size = size};
     if (size > SIZE_MAX / 4 || alignment > SIZE_MAX / 16) return false;

@@ -3,8 +3,8 @@
  *     | no access | pattern .... | data[size] | slack | no access |
  *                                 ^ aligned           ^ page boundary
  *
- * The data end as close to the last page as their alignment allows; with alignment 1 a read one byte too far faults.
- * The pattern before the data and in the slack shows writes that stay inside the page.
+ * The data end as close to the last page as their alignment allows; with alignment 1 a read one byte too
+ * far faults. The pattern before the data and in the slack shows writes that stay inside the page.
  */
 #ifndef KVANT_CHECK_BUFFER_H
 #define KVANT_CHECK_BUFFER_H
@@ -30,10 +30,10 @@ typedef struct check_buffers {
     const check_buffer *live[CHECK_BUFFERS];
 } check_buffers;
 
-/* `slack` bytes at least lie between the data and the last page: an odd slack makes an odd address where alignment is
- * 1. False when the system has no memory. */
-bool check_buffer_create(check_buffers *all, check_buffer *buffer, const char *name, size_t size, size_t alignment,
-                         size_t slack);
+/* `slack` bytes at least lie between the data and the last page: an odd slack makes an odd address where
+ * alignment is 1. False when the system has no memory. */
+bool check_buffer_create(check_buffers *all, check_buffer *buffer, const char *name, size_t size,
+                         size_t alignment, size_t slack);
 void check_buffer_free(check_buffers *all, check_buffer *buffer);
 
 /* Fills the data with a byte. */

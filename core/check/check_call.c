@@ -1,5 +1,5 @@
-/* Calls of the plugin. Each beats the heart that the parent listens to, runs in the floating-point environment that the
- * host promises, and shows whether the plugin left it alone. */
+/* Calls of the plugin. Each beats the heart that the parent listens to, runs in the floating-point
+ * environment that the host promises, and shows whether the plugin left it alone. */
 #include "check_worker.h"
 
 #include "plugin/fpenv.h"
@@ -43,23 +43,25 @@ static void call_end(check_worker *worker, guard g, const char *name) {
     uint32_t after = environment();
     kvant_fp_leave(g.saved);
     if (worker->disturbed != 0)
-        check_fail(worker, CHECK_ENVIRONMENT, "%s computes with MXCSR %04x, the host sets 1f80", name, worker->disturbed);
+        check_fail(worker, CHECK_ENVIRONMENT, "%s computes with MXCSR %04x, the host sets 1f80", name,
+                   worker->disturbed);
     worker->disturbed = 0;
     if (after != g.before)
-        check_fail(worker, CHECK_ENVIRONMENT, "%s changed the floating-point control word from %08x to %08x", name,
-                   g.before, after);
+        check_fail(worker, CHECK_ENVIRONMENT, "%s changed the floating-point control word from %08x to %08x",
+                   name, g.before, after);
     atomic_store(&worker->slot->call, CHECK_CALL_NONE);
 }
 
-kvant_status check_call_plan(check_worker *worker, const kvant_setup *setup, kvant_layout *layout, kvant_diag *diag) {
+kvant_status check_call_plan(check_worker *worker, const kvant_setup *setup, kvant_layout *layout,
+                             kvant_diag *diag) {
     guard g = call_begin(worker, CHECK_CALL_PLAN);
     kvant_status status = worker->plugin->plan(setup, layout, diag);
     call_end(worker, g, "plan");
     return status;
 }
 
-kvant_status check_call_open(check_worker *worker, const kvant_setup *setup, const kvant_layout *layout, void *state,
-                             kvant_diag *diag) {
+kvant_status check_call_open(check_worker *worker, const kvant_setup *setup, const kvant_layout *layout,
+                             void *state, kvant_diag *diag) {
     guard g = call_begin(worker, CHECK_CALL_OPEN);
     kvant_status status = worker->plugin->open(setup, layout, state, diag);
     call_end(worker, g, "open");

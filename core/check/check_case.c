@@ -18,8 +18,7 @@ static void fill_rope(check_case *c, uint32_t style) {
     uint32_t dim = c->setup.head_dim;
     uint32_t rotary = style == KVANT_ROPE_GPTJ && dim > 8 ? dim / 2 & ~1u : dim & ~1u;
     if (c->setup.side != KVANT_SIDE_KEY || style == KVANT_ROPE_NONE || rotary == 0) return;
-    for (uint32_t i = 0; i < rotary / 2; i++)
-        c->inverse_frequency[i] = pow(10000, -2.0 * i / rotary);
+    for (uint32_t i = 0; i < rotary / 2; i++) c->inverse_frequency[i] = pow(10000, -2.0 * i / rotary);
     c->rope = (kvant_rope){.struct_size = sizeof c->rope,
                            .style = style,
                            .rotary_dim = rotary,
@@ -33,7 +32,8 @@ static void fill_values(const check_axes *axes, const check_row *row, check_case
         kvant_schema_default(kvant_schema_param(axes->descriptor, i), &c->values[i]);
     for (uint32_t a = CHECK_AXIS_PARAM; a < axes->count; a++) {
         const check_axis *axis = &axes->axis[a];
-        if (axis->param->type != KVANT_PARAM_TABLE) c->values[axis->param_index] = axis->values[row->value[a]];
+        if (axis->param->type != KVANT_PARAM_TABLE)
+            c->values[axis->param_index] = axis->values[row->value[a]];
     }
 }
 
@@ -64,7 +64,8 @@ bool check_case_create(const check_axes *axes, const check_row *row, uint64_t se
     };
     c->data = (check_data)axis_value(axes, row, CHECK_AXIS_DATA);
     c->block = axis_value(axes, row, CHECK_AXIS_BLOCK);
-    c->block_exact = axes->axis[CHECK_AXIS_BLOCK].values[row->value[CHECK_AXIS_BLOCK]].number == CHECK_BLOCK_EXACT;
+    c->block_exact =
+        axes->axis[CHECK_AXIS_BLOCK].values[row->value[CHECK_AXIS_BLOCK]].number == CHECK_BLOCK_EXACT;
     c->setup.block_tokens = c->block > 0 ? (uint32_t)c->block : CHECK_BLOCK_COMMON;
     fill_rope(c, (uint32_t)axis_value(axes, row, CHECK_AXIS_ROPE));
     fill_values(axes, row, c);
@@ -118,7 +119,8 @@ bool check_case_copy(const check_case *from, check_case *to) {
     return true;
 }
 
-void check_case_text(const check_axes *axes, const check_row *row, const check_case *c, char *text, size_t capacity) {
+void check_case_text(const check_axes *axes, const check_row *row, const check_case *c, char *text,
+                     size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t a = 0; a < axes->count && used + 1 < capacity; a++) {

@@ -19,8 +19,8 @@ typedef struct check_case {
     uint64_t seed; /* of its data */
 } check_case;
 
-/* From a row of value indices. block_tokens is still that of the axis, made positive: check_case_set_block follows
- * once block_multiple is known. False when there is no memory. */
+/* From a row of value indices. block_tokens is still that of the axis, made positive: check_case_set_block
+ * follows once block_multiple is known. False when there is no memory. */
 bool check_case_create(const check_axes *axes, const check_row *row, uint64_t seed, check_case *c);
 void check_case_free(check_case *c);
 
@@ -31,7 +31,8 @@ uint32_t check_case_block(const check_case *c, uint32_t block_multiple);
 bool check_case_copy(const check_case *from, check_case *to);
 
 /* "side=key dtype=f16 kv_heads=3 ... block_tokens=64 bits=2 group=32", as --set takes it. */
-void check_case_text(const check_axes *axes, const check_row *row, const check_case *c, char *text, size_t capacity);
+void check_case_text(const check_axes *axes, const check_row *row, const check_case *c, char *text,
+                     size_t capacity);
 
 /* Gives the setup tensors, as calibration might; `count` of them, whose data come from malloc. */
 void check_case_set_arrays(check_case *c, const kvant_array *arrays, uint32_t count);

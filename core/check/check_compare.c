@@ -21,8 +21,8 @@ check_decoding check_whole(const check_context *context, check_id id) {
                             .id = id};
 }
 
-bool check_same_bytes(check_context *context, check_id id, const check_extent *expected, const check_extent *got,
-                      const char *situation) {
+bool check_same_bytes(check_context *context, check_id id, const check_extent *expected,
+                      const check_extent *got, const char *situation) {
     check_worker *worker = context->worker;
     if (expected->size != got->size) {
         check_fail(worker, id, "%s: the extent has %llu bytes instead of %llu", situation,
@@ -39,9 +39,11 @@ bool check_same_bytes(check_context *context, check_id id, const check_extent *e
     return false;
 }
 
-void check_place(const check_context *context, const check_decoding *range, size_t index, char *text, size_t capacity) {
+void check_place(const check_context *context, const check_decoding *range, size_t index, char *text,
+                 size_t capacity) {
     uint32_t dim = context->configuration.setup.head_dim;
-    (void)snprintf(text, capacity, "token %zu, head %zu, channel %zu", range->first_token + index / dim / range->heads,
+    (void)snprintf(text, capacity, "token %zu, head %zu, channel %zu",
+                   range->first_token + index / dim / range->heads,
                    range->first_head + index / dim % range->heads, index % dim);
 }
 
@@ -64,8 +66,8 @@ bool check_same_floats(check_context *context, check_id id, const check_decoding
     return true;
 }
 
-void check_encode_again(check_context *context, check_id id, check_subject *subject, const check_encoding *how,
-                        const char *situation) {
+void check_encode_again(check_context *context, check_id id, check_subject *subject,
+                        const check_encoding *how, const char *situation) {
     check_extent extent;
     if (check_subject_encode(subject, context->values, how, &extent, NULL)) {
         bool same = check_same_bytes(context, id, &context->extent, &extent, situation);

@@ -28,7 +28,8 @@ static void context_create(check_context *context, check_worker *worker, uint64_
     check_cover_row(worker, number, &context->row);
     context->random = check_random_stream(worker->options->seed, number + 1000);
     uint64_t seed = check_random_next(&context->random);
-    if (!check_case_create(&worker->axes, &context->row, seed, &context->configuration)) check_out_of_memory();
+    if (!check_case_create(&worker->axes, &context->row, seed, &context->configuration))
+        check_out_of_memory();
     check_case_text(&worker->axes, &context->row, &context->configuration, worker->slot->text, CHECK_TEXT);
 }
 

@@ -10,10 +10,10 @@ typedef struct check_context {
     check_case configuration;
     kvant_layout layout;
     check_subject subject;
-    size_t elements;    /* of a block */
-    float *values;      /* [block_tokens, kv_heads, head_dim]: what is encoded */
+    size_t elements;     /* of a block */
+    float *values;       /* [block_tokens, kv_heads, head_dim]: what is encoded */
     check_extent extent; /* encoded from the dense rows */
-    uint32_t *decoded;  /* F32 bits of the whole extent */
+    uint32_t *decoded;   /* F32 bits of the whole extent */
     check_random random;
     bool over; /* refused, or nothing to go on with */
 } check_context;

@@ -117,10 +117,12 @@ static bool copy_accepted(cover *c, check_row *row, uint32_t a, uint32_t va, uin
     return false;
 }
 
-static void make_row(cover *c, check_row *row, uint32_t round, uint32_t a, uint32_t va, uint32_t b, uint32_t vb) {
+static void make_row(cover *c, check_row *row, uint32_t round, uint32_t a, uint32_t va, uint32_t b,
+                     uint32_t vb) {
     bool copied = round % 2 == 1 && copy_accepted(c, row, a, va, b, vb);
     if (!copied)
-        for (uint32_t axis = 0; axis < c->axes->count; axis++) row->value[axis] = random_value(c, axis, round * 2);
+        for (uint32_t axis = 0; axis < c->axes->count; axis++)
+            row->value[axis] = random_value(c, axis, round * 2);
     row->value[a] = (uint8_t)va;
     row->value[b] = (uint8_t)vb;
     if (round < 3) fill_greedily(c, row, a, b);
@@ -201,8 +203,8 @@ static void cover_pairs(cover *c) {
     free(pairs);
 }
 
-/* Rows of which each brings a value that none before it has come first, then the rest: a fraction takes from the
- * front. Accepted rows count; refused ones go to the end of either part. */
+/* Rows of which each brings a value that none before it has come first, then the rest: a fraction takes
+ * from the front. Accepted rows count; refused ones go to the end of either part. */
 static void order_rows(cover *c) {
     check_board *board = c->worker->board;
     bool *seen = calloc(c->values, sizeof *seen);
@@ -239,7 +241,8 @@ static void look_at_head_dims(cover *c) {
         if (dim < d->head_dim_min || dim > d->head_dim_max || dim % d->head_dim_multiple != 0) continue;
         bool accepted = false;
         for (uint32_t i = 0; i < c->worker->board->row_count && !accepted; i++)
-            accepted = c->worker->board->rows[i].accepted && c->worker->board->rows[i].value[CHECK_AXIS_DIM] == v;
+            accepted =
+                c->worker->board->rows[i].accepted && c->worker->board->rows[i].value[CHECK_AXIS_DIM] == v;
         for (uint32_t i = 0; i < 400 && !accepted; i++) {
             check_row row;
             for (uint32_t a = 0; a < c->axes->count; a++) row.value[a] = random_value(c, a, i % 100);
@@ -248,10 +251,11 @@ static void look_at_head_dims(cover *c) {
         }
         c->worker->slot->text[0] = '\0';
         if (!accepted)
-            check_fail(c->worker, CHECK_HEAD_DIMS,
-                       "the descriptor promises head_dim %u to %u in steps of %u, and plan refuses %u with all "
-                       "parameters that were tried",
-                       d->head_dim_min, d->head_dim_max, d->head_dim_multiple, dim);
+            check_fail(
+                c->worker, CHECK_HEAD_DIMS,
+                "the descriptor promises head_dim %u to %u in steps of %u, and plan refuses %u with all "
+                "parameters that were tried",
+                d->head_dim_min, d->head_dim_max, d->head_dim_multiple, dim);
     }
 }
 

@@ -5,8 +5,9 @@
 
 #include <float.h>
 
-static const char *const names[CHECK_DATA_COUNT] = {"normal",   "outlier", "offset",   "away", "range", "constant",
-                                                    "zeros",    "ties",    "denormal", "tiny", "huge",  "maximum"};
+static const char *const names[CHECK_DATA_COUNT] = {"normal",   "outlier",  "offset", "away",
+                                                    "range",    "constant", "zeros",  "ties",
+                                                    "denormal", "tiny",     "huge",   "maximum"};
 
 const char *check_data_name(check_data data) {
     return data < CHECK_DATA_COUNT ? names[data] : "?";
@@ -17,7 +18,9 @@ bool check_data_is_ordinary(check_data data) {
 }
 
 float check_data_round(double x, uint32_t dtype) {
-    double largest = dtype == KVANT_DTYPE_F32 ? (double)FLT_MAX : dtype == KVANT_DTYPE_F16 ? 65504.0 : 0x1.fep127;
+    double largest = dtype == KVANT_DTYPE_F32   ? (double)FLT_MAX
+                     : dtype == KVANT_DTYPE_F16 ? 65504.0
+                                                : 0x1.fep127;
     double rounded = oracle_round(x, dtype);
     return (float)(rounded > largest ? largest : rounded < -largest ? -largest : rounded);
 }
@@ -55,22 +58,32 @@ static double zeros_value(place at, double x) {
 static double element(check_data data, uint32_t dtype, place at, check_random *random) {
     double x = check_random_normal(random);
     switch (data) {
-    case CHECK_DATA_OUTLIER: return at.channel % 64 == 5 ? 20 * x : x;
-    case CHECK_DATA_OFFSET: return at.channel % 64 == 5 ? x + 8 : x;
-    case CHECK_DATA_AWAY: return 1 + 2 * check_random_unit(random);
-    case CHECK_DATA_RANGE: return ldexp(x, (int)(at.token * 7 % 13) - 6 + (at.channel % 16 == 3 ? 3 : 0));
-    case CHECK_DATA_CONSTANT: return constant_value(at);
-    case CHECK_DATA_ZEROS: return zeros_value(at, x);
-    case CHECK_DATA_TIES: return (double)(int)(x * 20) / (at.token % 2 == 0 ? 2 : 4);
+    case CHECK_DATA_OUTLIER:
+        return at.channel % 64 == 5 ? 20 * x : x;
+    case CHECK_DATA_OFFSET:
+        return at.channel % 64 == 5 ? x + 8 : x;
+    case CHECK_DATA_AWAY:
+        return 1 + 2 * check_random_unit(random);
+    case CHECK_DATA_RANGE:
+        return ldexp(x, (int)(at.token * 7 % 13) - 6 + (at.channel % 16 == 3 ? 3 : 0));
+    case CHECK_DATA_CONSTANT:
+        return constant_value(at);
+    case CHECK_DATA_ZEROS:
+        return zeros_value(at, x);
+    case CHECK_DATA_TIES:
+        return (double)(int)(x * 20) / (at.token % 2 == 0 ? 2 : 4);
     case CHECK_DATA_DENORMAL:
         if (at.token % 16 == 9) return x;
         return x * smallest(dtype, at.channel % 2 == 0) * (at.token % 4 == 1 ? 1 : 100);
-    case CHECK_DATA_TINY: return x * (dtype == KVANT_DTYPE_F16 ? 1e-6 : 1e-30);
-    case CHECK_DATA_HUGE: return at.token % 8 == 2 || at.channel % 32 == 4 ? (x < 0 ? -65504 : 65504) : x;
+    case CHECK_DATA_TINY:
+        return x * (dtype == KVANT_DTYPE_F16 ? 1e-6 : 1e-30);
+    case CHECK_DATA_HUGE:
+        return at.token % 8 == 2 || at.channel % 32 == 4 ? (x < 0 ? -65504 : 65504) : x;
     case CHECK_DATA_MAXIMUM:
         if (at.token % 4 == 3) return x < 0 ? -largest(dtype) : largest(dtype);
         return at.token % 4 == 1 ? x * 0.25 * largest(dtype) : x;
-    default: return x;
+    default:
+        return x;
     }
 }
 
@@ -80,5 +93,6 @@ void check_data_fill(check_data data, uint32_t dtype, uint32_t tokens, uint32_t 
     for (uint32_t t = 0; t < tokens; t++)
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t c = 0; c < head_dim; c++)
-                *values++ = check_data_round(element(data, dtype, (place){t, h, c, (h + pattern) % 3}, random), dtype);
+                *values++ = check_data_round(
+                    element(data, dtype, (place){t, h, c, (h + pattern) % 3}, random), dtype);
 }

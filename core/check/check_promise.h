@@ -4,7 +4,7 @@
 
 #include "check_context.h"
 
-/* ---- Items (each begins and ends an item of its own) ---- */
+/* ---- Items (each begins and ends an item of its own) ------------------------------------------------- */
 
 /* The plugin as such: descriptor, symbols, extensions. */
 void check_plugin(check_worker *worker);
@@ -18,7 +18,7 @@ void check_bands(check_worker *worker);
 /* Configuration `number`, leaving out the checks before `from`. */
 void check_configuration(check_worker *worker, uint64_t number, uint32_t from);
 
-/* ---- Checks of one configuration ---- */
+/* ---- Checks of one configuration --------------------------------------------------------------------- */
 
 void check_plan_is_pure(check_context *context);
 void check_layout_is_sane(check_context *context);
@@ -40,7 +40,7 @@ void check_inspect(check_context *context);
 void check_arbitrary(check_context *context);
 void check_quiet(check_context *context);
 
-/* ---- Shared ---- */
+/* ---- Shared ------------------------------------------------------------------------------------------ */
 
 void check_item_begin(check_worker *worker, int64_t number);
 void check_item_end(check_worker *worker);
@@ -48,14 +48,15 @@ void check_item_end(check_worker *worker);
 /* Threads of this process, up to a constant. */
 uint64_t check_thread_count(void);
 
-/* Counts check `id` as run on this item and names it as what runs now; false where it is not wanted, or given up. */
+/* Counts check `id` as run on this item and names it as what runs now; false where it is not wanted, or
+ * given up. */
 bool check_begin(check_worker *worker, check_id id);
 
 /* Digest of the plugin's writable data; 0 where it cannot be told. */
 uint64_t check_globals_digest(const check_worker *worker);
 
-/* True where memory and system calls belong to a sanitizer's run-time too, so that some checks would blame the plugin
- * for it. */
+/* True where memory and system calls belong to a sanitizer's run-time too, so that some checks would blame
+ * the plugin for it. */
 bool check_is_sanitized(void);
 
 #endif

@@ -2,8 +2,8 @@
 #include "check_compare.h"
 #include "check_promise.h"
 
-#include <kvant/kit/view.h>
 #include <fenv.h>
+#include <kvant/kit/view.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,8 @@ static void fill_values(check_context *context) {
     context->values = malloc(context->elements * sizeof *context->values);
     context->decoded = malloc(context->elements * sizeof *context->decoded);
     if (context->values == NULL || context->decoded == NULL) check_out_of_memory();
-    check_data_fill(context->configuration.data, setup->dtype, setup->block_tokens, setup->kv_heads, setup->head_dim,
-                    &random, context->values);
+    check_data_fill(context->configuration.data, setup->dtype, setup->block_tokens, setup->kv_heads,
+                    setup->head_dim, &random, context->values);
 }
 
 void check_encode(check_context *context) {
@@ -51,7 +51,8 @@ void check_encode(check_context *context) {
             break;
         }
     if (!check_has_failed(worker, CHECK_ENCODE))
-        (void)check_same_bytes(context, CHECK_REPEAT, &context->extent, &again, "encoding the same rows again");
+        (void)check_same_bytes(context, CHECK_REPEAT, &context->extent, &again,
+                               "encoding the same rows again");
     check_extent_free(worker, &again);
 }
 
@@ -86,8 +87,8 @@ void check_finite(check_context *context) {
         if ((context->decoded[i] & 0x7f800000) == 0x7f800000) {
             char place[96];
             check_place(context, &whole, i, place, sizeof place);
-            check_fail(context->worker, CHECK_FINITE, "%s: %g came back as %g", place, (double)context->values[i],
-                       (double)check_bits_float(context->decoded[i]));
+            check_fail(context->worker, CHECK_FINITE, "%s: %g came back as %g", place,
+                       (double)context->values[i], (double)check_bits_float(context->decoded[i]));
             return;
         }
 }
@@ -109,8 +110,9 @@ void check_lossless(check_context *context) {
         if (given == bits[i]) continue;
         char place[96];
         check_place(context, &how, i, place, sizeof place);
-        check_fail(worker, CHECK_LOSSLESS, "the layout says lossless, and %s came back as %08x instead of %08x", place,
-                   bits[i], given);
+        check_fail(worker, CHECK_LOSSLESS,
+                   "the layout says lossless, and %s came back as %08x instead of %08x", place, bits[i],
+                   given);
         break;
     }
     free(bits);
@@ -144,15 +146,18 @@ void check_bits(check_context *context) {
     for (size_t b = 0; b < size; b++) used += (uint64_t)__builtin_popcount(set[b]);
     (void)check_layout_has_size(&context->layout, size, &step);
     const kvant_layout *l = &context->layout;
-    uint64_t said = l->payload_bits + l->metadata_bits + step * (l->payload_bits_step + l->metadata_bits_step);
+    uint64_t said =
+        l->payload_bits + l->metadata_bits + step * (l->payload_bits_step + l->metadata_bits_step);
     if (used > said)
-        check_fail(worker, CHECK_BITS, "%llu bits of an extent are set by some rows; payload_bits and metadata_bits make %llu",
+        check_fail(worker, CHECK_BITS,
+                   "%llu bits of an extent are set by some rows; payload_bits and metadata_bits make %llu",
                    (unsigned long long)used, (unsigned long long)said);
     free(set);
     free(values);
 }
 
-/* Flush to zero, denormals are zero, rounding up: what a caller may have set. The host sets its own around calls. */
+/* Flush to zero, denormals are zero, rounding up: what a caller may have set. The host sets its own
+ * around calls. */
 static void disturb_environment(void) {
     (void)fesetround(FE_UPWARD);
 #if defined(__x86_64__)
@@ -183,7 +188,8 @@ void check_repeat(check_context *context) {
     how.first_position = 123456789;
     check_extent moved;
     if (check_subject_encode(&context->subject, context->values, &how, &moved, NULL) &&
-        (moved.size != context->extent.size || memcmp(moved.buffer.data, context->extent.buffer.data, moved.size) != 0))
+        (moved.size != context->extent.size ||
+         memcmp(moved.buffer.data, context->extent.buffer.data, moved.size) != 0))
         check_note(worker, "the bytes depend on first_position");
     check_extent_free(worker, &moved);
 }

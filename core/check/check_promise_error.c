@@ -1,4 +1,5 @@
-/* The two-sided check of the error: that of the formula for formats that the check knows, laws of nature for others. */
+/* The two-sided check of the error: that of the formula for formats that the check knows, laws of nature
+ * for others. */
 #include "check_compare.h"
 #include "check_promise.h"
 #include "check_quality.h"
@@ -39,7 +40,8 @@ static void compare_with_formula(check_context *context, const oracle *formula, 
     double *expected = malloc(context->elements * sizeof *expected);
     if (expected == NULL) check_out_of_memory();
     check_quality wanted = {0};
-    bool known = formula->quantize(worker->plugin->descriptor, &context->configuration.setup, context->values, expected);
+    bool known = formula->quantize(worker->plugin->descriptor, &context->configuration.setup, context->values,
+                                   expected);
     if (known) check_quality_add_expected(&wanted, context->values, expected, context->elements);
     free(expected);
     if (!known) {
@@ -47,12 +49,13 @@ static void compare_with_formula(check_context *context, const oracle *formula, 
         return;
     }
     double ours = check_quality_nmse(got), theirs = check_quality_nmse(&wanted);
-    /* Below this, the rounding of F32 itself is seen. Extreme rows are held to less: there, one step of a stored scale
-     * decides. */
+    /* Below this, the rounding of F32 itself is seen. Extreme rows are held to less: there, one step of a
+     * stored scale decides. */
     double band = check_data_is_ordinary(context->configuration.data) ? 0.02 : 0.1, floor = 1e-12;
     if (fabs(ours - theirs) > band * theirs + floor)
-        check_fail(worker, CHECK_ERROR, "the NMSE is %.6g, that of the formula in double precision on the same rows %.6g",
-                   ours, theirs);
+        check_fail(worker, CHECK_ERROR,
+                   "the NMSE is %.6g, that of the formula in double precision on the same rows %.6g", ours,
+                   theirs);
 }
 
 /* Every parameter has its default. */
@@ -67,7 +70,8 @@ static double bits_per_element(const check_context *context) {
     const kvant_layout *l = &context->layout;
     uint64_t step;
     (void)check_layout_has_size(l, context->extent.size, &step);
-    return (double)(l->payload_bits + l->metadata_bits + step * (l->payload_bits_step + l->metadata_bits_step)) /
+    return (double)(l->payload_bits + l->metadata_bits +
+                    step * (l->payload_bits_step + l->metadata_bits_step)) /
            (double)context->elements;
 }
 
@@ -76,24 +80,29 @@ static void compare_with_nature(check_context *context, const check_quality *q) 
     check_worker *worker = context->worker;
     const kvant_setup *setup = &context->configuration.setup;
     double nmse = check_quality_nmse(q), bits = bits_per_element(context);
-    if (q->count < ENOUGH || !check_data_is_ordinary(context->configuration.data) || setup->head_dim < 8) return;
+    if (q->count < ENOUGH || !check_data_is_ordinary(context->configuration.data) || setup->head_dim < 8)
+        return;
     if (is_default(context) && nmse >= 1)
-        check_fail(worker, CHECK_ERROR, "the NMSE is %.6g with default parameters: zeros instead of the rows make 1", nmse);
-    /* No code of R bits has a smaller error on N(0, 1) than 2^-2R (Shannon 1959); rows of a half type have fewer digits. */
+        check_fail(worker, CHECK_ERROR,
+                   "the NMSE is %.6g with default parameters: zeros instead of the rows make 1", nmse);
+    /* No code of R bits has a smaller error on N(0, 1) than 2^-2R (Shannon 1959); rows of a half type
+     * have fewer digits. */
     double digits = setup->dtype == KVANT_DTYPE_F32 ? 16 : setup->dtype == KVANT_DTYPE_F16 ? 8 : 6;
     double bound = exp2(-2 * bits);
     if (context->configuration.data == CHECK_DATA_NORMAL && bits < digits && nmse < 0.9 * bound)
-        check_fail(worker, CHECK_ERROR, "the NMSE is %.6g; with the %.3f bits an element that the layout says, no code can "
-                                        "be below %.6g",
+        check_fail(worker, CHECK_ERROR,
+                   "the NMSE is %.6g; with the %.3f bits an element that the layout says, no code can "
+                   "be below %.6g",
                    nmse, bits, bound);
-    /* Codes at cell centres lean by 0, at cell means by -1 times the error; what is cut off leans by far more. Chance
-     * adds some. Rows with few digits may lie on one side of every cell. */
+    /* Codes at cell centres lean by 0, at cell means by -1 times the error; what is cut off leans by far
+     * more. Chance adds some. Rows with few digits may lie on one side of every cell. */
     if (context->configuration.data != CHECK_DATA_NORMAL || setup->dtype == KVANT_DTYPE_BF16) return;
     double lean = q->error > 0 ? q->lean / q->error : 0;
     double chance = q->error > 0 ? 6 * sqrt(q->energy / q->error / (double)q->count) : 0;
     if (fabs(lean) > 3 + chance)
-        check_fail(worker, CHECK_ERROR, "the error leans %s zero: sum(error * x) is %.3g times sum(error^2), codes that are "
-                                        "rounded to nearest stay within 3",
+        check_fail(worker, CHECK_ERROR,
+                   "the error leans %s zero: sum(error * x) is %.3g times sum(error^2), codes that are "
+                   "rounded to nearest stay within 3",
                    lean < 0 ? "towards" : "away from", lean);
 }
 

@@ -12,21 +12,26 @@ static uint64_t element_size(uint32_t dtype) {
     switch (dtype) {
     case KVANT_DTYPE_F32:
     case KVANT_DTYPE_U32:
-    case KVANT_DTYPE_I32: return 4;
+    case KVANT_DTYPE_I32:
+        return 4;
     case KVANT_DTYPE_F64:
     case KVANT_DTYPE_U64:
-    case KVANT_DTYPE_I64: return 8;
+    case KVANT_DTYPE_I64:
+        return 8;
     case KVANT_DTYPE_F16:
     case KVANT_DTYPE_BF16:
     case KVANT_DTYPE_U16:
-    case KVANT_DTYPE_I16: return 2;
+    case KVANT_DTYPE_I16:
+        return 2;
     case KVANT_DTYPE_F8_E4M3:
     case KVANT_DTYPE_F8_E5M2:
     case KVANT_DTYPE_F8_E8M0:
     case KVANT_DTYPE_U8:
     case KVANT_DTYPE_I8:
-    case KVANT_DTYPE_BOOL: return 1;
-    default: return 0;
+    case KVANT_DTYPE_BOOL:
+        return 1;
+    default:
+        return 0;
     }
 }
 
@@ -42,28 +47,29 @@ static const char *array_fault(const kvant_array *array, uint64_t *elements) {
         *elements *= array->shape[i];
     }
     if (element_size(array->dtype) == 0) return "its dtype does not exist";
-    if (*elements * element_size(array->dtype) != array->bytes) return "shape and dtype do not make its bytes";
+    if (*elements * element_size(array->dtype) != array->bytes)
+        return "shape and dtype do not make its bytes";
     return NULL;
 }
 
 /* Reads twice over different poison: what differs was not written. */
-static void read_array(check_context *context, check_id id, const kvant_inspect *inspect, const kvant_extent *extent,
-                       uint32_t index, const kvant_array *array) {
+static void read_array(check_context *context, check_id id, const kvant_inspect *inspect,
+                       const kvant_extent *extent, uint32_t index, const kvant_array *array) {
     check_worker *worker = context->worker;
     check_buffer data;
     check_subject *subject = &context->subject;
     unsigned char *first = malloc((size_t)array->bytes + 1);
-    if (first == NULL ||
-        !check_buffer_create(&worker->buffers, &data, "array", (size_t)array->bytes, 1, 0))
+    if (first == NULL || !check_buffer_create(&worker->buffers, &data, "array", (size_t)array->bytes, 1, 0))
         check_out_of_memory();
     for (uint32_t round = 0; round < 2; round++) {
         ptrdiff_t offset;
         check_buffer_fill(&data, round == 0 ? 0xff : 0);
         check_buffer_fill(&subject->scratch, round == 0 ? 0xff : 0);
-        kvant_status status =
-            check_call_read(worker, inspect, subject->state.data, extent, index, data.data, subject->scratch.data);
+        kvant_status status = check_call_read(worker, inspect, subject->state.data, extent, index, data.data,
+                                              subject->scratch.data);
         if (check_buffer_damaged(&data, &offset) || check_buffer_damaged(&subject->scratch, &offset))
-            check_fail(worker, CHECK_BOUNDS, "inspect.read of \"%s\" wrote outside, at offset %td", array->name, offset);
+            check_fail(worker, CHECK_BOUNDS, "inspect.read of \"%s\" wrote outside, at offset %td",
+                       array->name, offset);
         if (id == CHECK_ARBITRARY) continue;
         if (status != KVANT_OK)
             check_fail(worker, id, "inspect.read of \"%s\" returned %d (%s)", array->name, status,
@@ -71,8 +77,10 @@ static void read_array(check_context *context, check_id id, const kvant_inspect 
         else if (round == 0)
             memcpy(first, data.data, (size_t)array->bytes);
         else if (memcmp(first, data.data, (size_t)array->bytes) != 0)
-            check_fail(worker, id, "inspect.read of \"%s\" does not write all of its %llu bytes, or differs from call to call",
-                       array->name, (unsigned long long)array->bytes);
+            check_fail(
+                worker, id,
+                "inspect.read of \"%s\" does not write all of its %llu bytes, or differs from call to call",
+                array->name, (unsigned long long)array->bytes);
     }
     check_buffer_free(&worker->buffers, &data);
     free(first);
@@ -84,7 +92,8 @@ static void look_at_arrays(check_context *context, check_id id, const kvant_insp
     for (uint32_t i = 0; i < inspect->array_count && i < ARRAYS_LIMIT; i++) {
         kvant_array array;
         memset(&array, 0, sizeof array);
-        kvant_status status = check_call_describe(worker, inspect, context->subject.state.data, extent, i, &array);
+        kvant_status status =
+            check_call_describe(worker, inspect, context->subject.state.data, extent, i, &array);
         if (status != KVANT_OK) {
             if (id != CHECK_ARBITRARY)
                 check_fail(worker, id, "inspect.describe of array %u returned %d (%s)", i, status,
@@ -94,14 +103,14 @@ static void look_at_arrays(check_context *context, check_id id, const kvant_insp
         uint64_t elements;
         const char *fault = array_fault(&array, &elements);
         if (fault != NULL) {
-            check_fail(worker, id, "inspect.describe of array %u (%s): %s", i, array.name != NULL ? array.name : "NULL",
-                       fault);
+            check_fail(worker, id, "inspect.describe of array %u (%s): %s", i,
+                       array.name != NULL ? array.name : "NULL", fault);
             continue;
         }
         if (array.rank == 0 && array.bytes == 0) continue;
         if (id != CHECK_ARBITRARY && strcmp(array.name, "codes") == 0 && elements != context->elements)
-            check_fail(worker, id, "\"codes\" has %llu entries for %zu elements", (unsigned long long)elements,
-                       context->elements);
+            check_fail(worker, id, "\"codes\" has %llu entries for %zu elements",
+                       (unsigned long long)elements, context->elements);
         read_array(context, id, inspect, extent, i, &array);
     }
 }
@@ -125,14 +134,19 @@ static void fill_arbitrary(check_context *context, check_extent *extent, uint32_
     size_t size = (size_t)extent->size, written = (size_t)context->extent.size;
     check_random *random = &context->random;
     switch (kind) {
-    case 0: memset(bytes, 0, size); return;
-    case 1: memset(bytes, 0xff, size); return;
+    case 0:
+        memset(bytes, 0, size);
+        return;
+    case 1:
+        memset(bytes, 0xff, size);
+        return;
     case 2:
     case 3:
     case 4:
         for (size_t i = 0; i < size; i++) bytes[i] = context->extent.buffer.data[i % written];
         for (size_t n = kind == 2 ? 1 : 1 + size / 50; n > 0; n--)
-            bytes[check_random_below(random, (uint32_t)size)] ^= (unsigned char)(1u << check_random_below(random, 8));
+            bytes[check_random_below(random, (uint32_t)size)] ^=
+                (unsigned char)(1u << check_random_below(random, 8));
         /* The head of an extent is where offsets and counts stand. */
         if (kind == 4)
             for (size_t i = 0; i < size && i < 16; i++) bytes[i] = (unsigned char)check_random_next(random);
@@ -148,7 +162,8 @@ static void try_arbitrary(check_context *context, const kvant_inspect *inspect, 
     check_extent extent = {.first_position = check_random_next(&context->random)};
     uint32_t steps = layout->size_steps < UINT32_MAX ? (uint32_t)layout->size_steps + 1 : UINT32_MAX;
     extent.size = layout->size_min + check_random_below(&context->random, steps) * layout->size_step;
-    if (!check_buffer_create(&worker->buffers, &extent.buffer, "extent", (size_t)extent.size, layout->alignment, 0))
+    if (!check_buffer_create(&worker->buffers, &extent.buffer, "extent", (size_t)extent.size,
+                             layout->alignment, 0))
         check_out_of_memory();
     fill_arbitrary(context, &extent, kind);
     check_buffer_protect(&extent.buffer, true);

@@ -23,7 +23,8 @@ static void compare_level(check_context *context, uint32_t isa) {
     kvant_diag diag = {.struct_size = sizeof diag};
     kvant_status status = check_subject_open(worker, &other, &setup, &layout, &diag);
     if (status != KVANT_OK) {
-        check_fail(worker, CHECK_ISA, "open refuses isa %s with %d: %.200s", kvant_isa_name(isa), status, diag.message);
+        check_fail(worker, CHECK_ISA, "open refuses isa %s with %d: %.200s", kvant_isa_name(isa), status,
+                   diag.message);
         return;
     }
     char situation[64];
@@ -37,8 +38,8 @@ static void compare_level(check_context *context, uint32_t isa) {
 }
 
 void check_isa(check_context *context) {
-    static const uint32_t levels[] = {KVANT_ISA_SCALAR, KVANT_ISA_X86_64_V2, KVANT_ISA_X86_64_V3, KVANT_ISA_X86_64_V4,
-                                      KVANT_ISA_AARCH64};
+    static const uint32_t levels[] = {KVANT_ISA_SCALAR, KVANT_ISA_X86_64_V2, KVANT_ISA_X86_64_V3,
+                                      KVANT_ISA_X86_64_V4, KVANT_ISA_AARCH64};
     uint32_t best = kvant_isa();
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         uint32_t isa = levels[i];
@@ -109,9 +110,10 @@ static void run_threads(check_context *context, const kvant_view *rows) {
     (void)pthread_barrier_init(&start, NULL, THREADS);
     for (uint32_t i = 0; i < THREADS; i++) {
         jobs[i] = (thread_job){.context = context, .start = &start, .rows = rows};
-        if (!check_buffer_create(&worker->buffers, &jobs[i].extent, "extent", check_layout_largest(&context->layout),
-                                 context->layout.alignment, 0) ||
-            !check_buffer_create(&worker->buffers, &jobs[i].scratch, "scratch", context->layout.scratch_bytes, 64, 0) ||
+        if (!check_buffer_create(&worker->buffers, &jobs[i].extent, "extent",
+                                 check_layout_largest(&context->layout), context->layout.alignment, 0) ||
+            !check_buffer_create(&worker->buffers, &jobs[i].scratch, "scratch", context->layout.scratch_bytes,
+                                 64, 0) ||
             !check_buffer_create(&worker->buffers, &jobs[i].output, "rows", context->elements * 4, 1, 0))
             check_out_of_memory();
     }
@@ -123,10 +125,12 @@ static void run_threads(check_context *context, const kvant_view *rows) {
         (void)pthread_join(threads[i], NULL);
         atomic_fetch_add(&worker->slot->beat, 1);
         if (jobs[i].complaint != NULL)
-            check_fail(worker, CHECK_THREADS, "with %d threads at once on one state: %s", THREADS, jobs[i].complaint);
-        if (check_buffer_damaged(&jobs[i].extent, &offset) || check_buffer_damaged(&jobs[i].scratch, &offset) ||
-            check_buffer_damaged(&jobs[i].output, &offset))
-            check_fail(worker, CHECK_BOUNDS, "with %d threads at once: a write outside, at offset %td", THREADS, offset);
+            check_fail(worker, CHECK_THREADS, "with %d threads at once on one state: %s", THREADS,
+                       jobs[i].complaint);
+        if (check_buffer_damaged(&jobs[i].extent, &offset) ||
+            check_buffer_damaged(&jobs[i].scratch, &offset) || check_buffer_damaged(&jobs[i].output, &offset))
+            check_fail(worker, CHECK_BOUNDS, "with %d threads at once: a write outside, at offset %td",
+                       THREADS, offset);
     }
     atomic_store(&worker->slot->call, CHECK_CALL_NONE);
     for (uint32_t i = 0; i < THREADS; i++) {

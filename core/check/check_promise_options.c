@@ -1,4 +1,5 @@
-/* Checks over many configurations: that every value of a parameter does something, and the error on standard rows. */
+/* Checks over many configurations: that every value of a parameter does something, and the error on
+ * standard rows. */
 #include "check_compare.h"
 #include "check_promise.h"
 #include "check_quality.h"
@@ -11,7 +12,7 @@
 
 enum { POISON = 0xa5, BASES = 160, READING_BASES = 24, BASE_LIMIT = 1 << 16, BAND_BLOCKS = 8 };
 
-/* ---- One configuration, quickly ---------------------------------------------------------------------------------- */
+/* ---- One configuration, quickly ---------------------------------------------------------------------- */
 
 typedef enum trial_result { TRIAL_REFUSED, TRIAL_MISSING, TRIAL_DONE } trial_result;
 
@@ -30,8 +31,8 @@ static void trial_free(check_worker *worker, trial *t) {
 }
 
 /* Opens a row. */
-static trial_result trial_open(check_worker *worker, const check_axes *axes, const check_row *row, uint64_t most,
-                               trial *t) {
+static trial_result trial_open(check_worker *worker, const check_axes *axes, const check_row *row,
+                               uint64_t most, trial *t) {
     *t = (trial){0};
     if (!check_case_create(axes, row, 0, &t->configuration)) check_out_of_memory();
     if (check_fit(worker, &t->configuration, &t->layout, NULL) != KVANT_OK) return TRIAL_REFUSED;
@@ -57,23 +58,29 @@ static bool trial_encode(trial *t, check_data data, uint64_t seed, float **value
     return check_subject_encode(&t->subject, *values, &how, &t->extent, NULL);
 }
 
-/* ---- Options ------------------------------------------------------------------------------------------------------ */
+/* ---- Options ----------------------------------------------------------------------------------------- */
 
-/* Encodes the same rows with both; true where bytes, sizes, or the side of RoPE differ. *usable: both could be done. */
-static bool rows_differ(check_worker *worker, const check_row *a, const check_row *b, uint64_t seed, bool *usable) {
+/* Encodes the same rows with both; true where bytes, sizes, or the side of RoPE differ. *usable: both
+ * could be done. */
+static bool rows_differ(check_worker *worker, const check_row *a, const check_row *b, uint64_t seed,
+                        bool *usable) {
     trial one, two;
     trial_result first = trial_open(worker, &worker->axes, a, BASE_LIMIT, &one);
-    trial_result second = first == TRIAL_DONE ? trial_open(worker, &worker->axes, b, 4 * BASE_LIMIT, &two) : TRIAL_REFUSED;
+    trial_result second =
+        first == TRIAL_DONE ? trial_open(worker, &worker->axes, b, 4 * BASE_LIMIT, &two) : TRIAL_REFUSED;
     *usable = second == TRIAL_DONE;
     bool differ = false;
     if (*usable) {
         const uint32_t placed = KVANT_LAYOUT_KEYS_BEFORE_ROPE;
         float *values = NULL, *others = NULL;
         check_data data = one.configuration.data;
-        differ = one.layout.size_min != two.layout.size_min || ((one.layout.flags ^ two.layout.flags) & placed);
-        bool good = !differ && trial_encode(&one, data, seed, &values) && trial_encode(&two, data, seed, &others);
-        differ = differ || (good && (one.extent.size != two.extent.size ||
-                                     memcmp(one.extent.buffer.data, two.extent.buffer.data, one.extent.size) != 0));
+        differ =
+            one.layout.size_min != two.layout.size_min || ((one.layout.flags ^ two.layout.flags) & placed);
+        bool good =
+            !differ && trial_encode(&one, data, seed, &values) && trial_encode(&two, data, seed, &others);
+        differ = differ ||
+                 (good && (one.extent.size != two.extent.size ||
+                           memcmp(one.extent.buffer.data, two.extent.buffer.data, one.extent.size) != 0));
         free(values);
         free(others);
     }
@@ -96,8 +103,9 @@ static void look_for_effect(check_worker *worker, uint32_t a, uint32_t value) {
         if (i % 2 == 0 && row.value[a] != value) continue;
         row.value[a] = (uint8_t)value;
         other = row;
-        other.value[a] = (uint8_t)(value != axis->fallback && i % 4 < 2 ? axis->fallback
-                                                                       : check_random_below(&random, axis->count));
+        other.value[a] =
+            (uint8_t)(value != axis->fallback && i % 4 < 2 ? axis->fallback
+                                                           : check_random_below(&random, axis->count));
         if (other.value[a] == value) continue;
         bool usable;
         bool differ = rows_differ(worker, &row, &other, check_random_next(&random), &usable);
@@ -107,20 +115,24 @@ static void look_for_effect(check_worker *worker, uint32_t a, uint32_t value) {
         char words[2][96];
         (void)check_axis_text(&worker->axes, a, value, words[0], sizeof words[0]);
         (void)check_axis_text(&worker->axes, a, other.value[a], words[1], sizeof words[1]);
-        check_fail(worker, CHECK_OPTIONS, "%s is declared as reading only, and %s and %s give different bytes", axis->name,
-                   words[0], words[1]);
+        check_fail(worker, CHECK_OPTIONS,
+                   "%s is declared as reading only, and %s and %s give different bytes", axis->name, words[0],
+                   words[1]);
         return;
     }
     char word[96];
     (void)check_axis_text(&worker->axes, a, value, word, sizeof word);
     worker->slot->text[0] = '\0';
     if (compared == 0)
-        check_note(worker, "%s could not be compared: every configuration that was tried refuses it, or misses an artifact, "
-                           "or stands alone",
-                   word);
+        check_note(
+            worker,
+            "%s could not be compared: every configuration that was tried refuses it, or misses an artifact, "
+            "or stands alone",
+            word);
     else if (!reading)
-        check_fail(worker, CHECK_OPTIONS, "%s changes nothing: in %u configurations the bytes are those of another value",
-                   word, compared);
+        check_fail(worker, CHECK_OPTIONS,
+                   "%s changes nothing: in %u configurations the bytes are those of another value", word,
+                   compared);
 }
 
 void check_option(check_worker *worker, uint32_t index) {
@@ -128,13 +140,14 @@ void check_option(check_worker *worker, uint32_t index) {
     if (check_begin(worker, CHECK_OPTIONS))
         for (uint32_t a = CHECK_AXIS_PARAM; a < worker->axes.count; a++) {
             const check_axis *axis = &worker->axes.axis[a];
-            if (axis->param_index != index || axis->param->type == KVANT_PARAM_TABLE || axis->count < 2) continue;
+            if (axis->param_index != index || axis->param->type == KVANT_PARAM_TABLE || axis->count < 2)
+                continue;
             for (uint32_t v = 0; v < axis->count; v++) look_for_effect(worker, a, v);
         }
     check_item_end(worker);
 }
 
-/* ---- Bands --------------------------------------------------------------------------------------------------------- */
+/* ---- Bands ------------------------------------------------------------------------------------------- */
 
 enum { SETTINGS = 24 };
 
@@ -207,14 +220,16 @@ static void look_at_bits(check_worker *worker, check_axes *axes) {
     for (uint32_t a = CHECK_AXIS_PARAM; a < worker->axes.count; a++) {
         const check_axis *axis = &worker->axes.axis[a];
         if (strcmp(axis->name, "bits") != 0 || axis->param->type != KVANT_PARAM_INTEGER) continue;
-        for (int64_t bits = axis->param->integer_min; bits <= axis->param->integer_max && bits <= 32; bits++) {
+        for (int64_t bits = axis->param->integer_min; bits <= axis->param->integer_max && bits <= 32;
+             bits++) {
             char text[64];
             trial t;
             (void)snprintf(text, sizeof text, "bits=%lld head_dim=128 kv_heads=8 dtype=f32", (long long)bits);
             if (open_settings(worker, text, axes, &t) == TRIAL_DONE) {
                 double nmse = measure(worker, &t, CHECK_DATA_NORMAL);
                 if (nmse >= before && nmse > 1e-12)
-                    check_fail(worker, CHECK_BANDS, "with %lld bits the NMSE on N(0, 1) is %.6g, with fewer it was %.6g",
+                    check_fail(worker, CHECK_BANDS,
+                               "with %lld bits the NMSE on N(0, 1) is %.6g, with fewer it was %.6g",
                                (long long)bits, nmse, before);
                 if (nmse >= 0) before = nmse;
             }
@@ -229,8 +244,8 @@ void check_bands(check_worker *worker) {
     if (axes == NULL) check_out_of_memory();
     const oracle *formula = oracle_find(worker->plugin->descriptor);
     if (check_begin(worker, CHECK_BANDS)) {
-        for (const oracle_band *band = formula != NULL ? formula->bands : NULL; band != NULL && band->settings != NULL;
-             band++)
+        for (const oracle_band *band = formula != NULL ? formula->bands : NULL;
+             band != NULL && band->settings != NULL; band++)
             look_at_band(worker, band, axes);
         look_at_bits(worker, axes);
     }

@@ -32,13 +32,22 @@ static void look_at_descriptor(check_worker *worker) {
     const kvant_descriptor *d = worker->plugin->descriptor;
     kvant_diag diag = {.struct_size = sizeof diag};
     if (!check_begin(worker, CHECK_DESCRIPTOR)) return;
-    if (kvant_vet(worker->plugin, &diag) != KVANT_OK) check_fail(worker, CHECK_DESCRIPTOR, "%.1000s", diag.message);
+    if (kvant_vet(worker->plugin, &diag) != KVANT_OK)
+        check_fail(worker, CHECK_DESCRIPTOR, "%.1000s", diag.message);
     if (d->offers_bits != 0)
-        check_note(worker, "the descriptor offers bits 0x%x, which this version does not know", d->offers_bits);
-    if (d->format_version == 0) check_fail(worker, CHECK_DESCRIPTOR, "format_version is 0: versions count from 1");
+        check_note(worker, "the descriptor offers bits 0x%x, which this version does not know",
+                   d->offers_bits);
+    if (d->format_version == 0)
+        check_fail(worker, CHECK_DESCRIPTOR, "format_version is 0: versions count from 1");
     if (worker->axes.skipped_params > 0)
-        check_note(worker, "%u parameters beyond the first %d keep their defaults here", worker->axes.skipped_params,
-                   CHECK_AXES - CHECK_AXIS_PARAM);
+        check_note(worker, "%u parameters beyond the first %d keep their defaults here",
+                   worker->axes.skipped_params, CHECK_AXES - CHECK_AXIS_PARAM);
+}
+
+static void note_libm(check_worker *worker, const check_symbols *symbols) {
+    if (symbols->libm_import[0] != '\0')
+        check_note(worker, "needs %s of libm: nothing that encode or decode gives may depend on it",
+                   symbols->libm_import);
 }
 
 static void look_at_symbols(check_worker *worker) {
@@ -47,22 +56,25 @@ static void look_at_symbols(check_worker *worker) {
     if (!check_symbols_read(worker->file, &symbols))
         check_fail(worker, CHECK_EXPORTS, "%s: the symbol table cannot be read", worker->file);
     else if (symbols.other_export[0] != '\0')
-        check_fail(worker, CHECK_EXPORTS, "exports %s besides kvant_plugin_query (%u symbols in all)", symbols.other_export,
-                   symbols.exported);
+        check_fail(worker, CHECK_EXPORTS, "exports %s besides kvant_plugin_query (%u symbols in all)",
+                   symbols.other_export, symbols.exported);
     else if (symbols.core_import[0] != '\0')
-        check_fail(worker, CHECK_EXPORTS, "needs the symbol %s: a plugin links nothing of the core", symbols.core_import);
+        check_fail(worker, CHECK_EXPORTS, "needs the symbol %s: a plugin links nothing of the core",
+                   symbols.core_import);
     else if (symbols.thread_import[0] != '\0')
         check_fail(worker, CHECK_EXPORTS, "needs %s: a plugin starts no thread", symbols.thread_import);
     else if (symbols.thread_local_bytes > 0)
         check_fail(worker, CHECK_EXPORTS, "has %llu bytes of thread-local data",
                    (unsigned long long)symbols.thread_local_bytes);
+    note_libm(worker, &symbols);
 }
 
 static void look_at_table(check_worker *worker, const char *id, const void *table, size_t least) {
     uint32_t size;
     memcpy(&size, table, sizeof size);
     if (size < least)
-        check_fail(worker, CHECK_EXTENSION, "extension(\"%s\"): struct_size is %u, at least %zu are needed", id, size, least);
+        check_fail(worker, CHECK_EXTENSION, "extension(\"%s\"): struct_size is %u, at least %zu are needed",
+                   id, size, least);
     if (check_call_extension(worker, id) != table)
         check_fail(worker, CHECK_EXTENSION, "extension(\"%s\") answers differently when asked again", id);
 }
@@ -81,14 +93,16 @@ static void look_at_known(check_worker *worker) {
         look_at_table(worker, KVANT_EXT_ATTEND, attend, sizeof *attend);
         bool keys = d->sides & KVANT_SIDES_KEY, values = d->sides & KVANT_SIDES_VALUE;
         if (keys && (attend->query == NULL || attend->score == NULL))
-            check_fail(worker, CHECK_EXTENSION, "kvant.attend/1 lacks query or score, and the codec takes keys");
+            check_fail(worker, CHECK_EXTENSION,
+                       "kvant.attend/1 lacks query or score, and the codec takes keys");
         if (values && (attend->mix == NULL || attend->finish == NULL))
-            check_fail(worker, CHECK_EXTENSION, "kvant.attend/1 lacks mix or finish, and the codec takes values");
+            check_fail(worker, CHECK_EXTENSION,
+                       "kvant.attend/1 lacks mix or finish, and the codec takes values");
     }
     if (calibrate != NULL) {
         look_at_table(worker, KVANT_EXT_CALIBRATE, calibrate, sizeof *calibrate);
-        if (calibrate->begin == NULL || calibrate->feed == NULL || calibrate->again == NULL || calibrate->end == NULL ||
-            calibrate->free == NULL)
+        if (calibrate->begin == NULL || calibrate->feed == NULL || calibrate->again == NULL ||
+            calibrate->end == NULL || calibrate->free == NULL)
             check_fail(worker, CHECK_EXTENSION, "kvant.calibrate/1 lacks one of its five calls");
     }
 }

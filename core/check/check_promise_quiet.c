@@ -1,6 +1,7 @@
-/* Do hot calls keep quiet? They are run in a process of their own, in a thread that has never allocated: its first allocation
- * must ask the system for an arena, as any lock, log or I/O must ask it for something. Linux hands every system call of
- * the thread to a handler (syscall user dispatch, Linux 5.11), which remembers the first and lets it pass. */
+/* Do hot calls keep quiet? They are run in a process of their own, in a thread that has never allocated:
+ * its first allocation must ask the system for an arena, as any lock, log or I/O must ask it for something.
+ * Linux hands every system call of the thread to a handler (syscall user dispatch, Linux 5.11), which
+ * remembers the first and lets it pass. */
 #include "check_promise.h"
 
 #include "plugin/fpenv.h"
@@ -17,7 +18,16 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-enum { EVERY = 4, DISPATCH = 59, DISPATCH_OFF = 0, DISPATCH_ON = 1, ALLOW = 0, BLOCK = 1, NO_CALL = -1, NO_WATCH = -2 };
+enum {
+    EVERY = 4,
+    DISPATCH = 59,
+    DISPATCH_OFF = 0,
+    DISPATCH_ON = 1,
+    ALLOW = 0,
+    BLOCK = 1,
+    NO_CALL = -1,
+    NO_WATCH = -2
+};
 enum { OCCUPIED = 10, ARENAS = 1000 };
 
 #if defined(__x86_64__)
@@ -86,7 +96,8 @@ static void *occupy_arena(void *argument) {
     void *volatile memory = malloc(1);
     (void)memory;
     (void)sem_post(argument);
-    while (pause() != 0) {} /* always */
+    while (pause() != 0) {
+    } /* always */
     return argument;
 }
 
@@ -97,7 +108,8 @@ static void occupy_arenas(void) {
     for (uint32_t i = 0; i < OCCUPIED; i++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, occupy_arena, &occupied) != 0) return;
-        while (sem_wait(&occupied) != 0) {}
+        while (sem_wait(&occupied) != 0) {
+        }
     }
 }
 
@@ -120,15 +132,20 @@ static const char *call_name(int number) {
     case SYS_mmap:
     case SYS_brk:
     case SYS_mprotect:
-    case SYS_munmap: return "allocates memory";
-    case SYS_futex: return "takes a lock";
+    case SYS_munmap:
+        return "allocates memory";
+    case SYS_futex:
+        return "takes a lock";
     case SYS_write:
     case SYS_writev:
     case SYS_read:
     case SYS_open:
-    case SYS_openat: return "does I/O";
-    case SYS_clone: return "starts a thread";
-    default: return "calls the system";
+    case SYS_openat:
+        return "does I/O";
+    case SYS_clone:
+        return "starts a thread";
+    default:
+        return "calls the system";
     }
 }
 
@@ -139,7 +156,8 @@ static int run_watched(check_context *context, check_rows *rows) {
     check_buffer extent, output;
     if (!check_buffer_create(&worker->buffers, &extent, "extent", check_layout_largest(&context->layout),
                              context->layout.alignment, 0) ||
-        !check_buffer_create(&worker->buffers, &output, "rows", context->elements * 4, 1, 0) || pipe(ends) != 0)
+        !check_buffer_create(&worker->buffers, &output, "rows", context->elements * 4, 1, 0) ||
+        pipe(ends) != 0)
         check_out_of_memory();
     job.extent = extent.data;
     job.output = output.data;

@@ -30,7 +30,8 @@ static const char *refusal_fault(kvant_status status, const kvant_diag *diag) {
     if (status > 0) return "its status is positive: errors are negative";
     if (strcmp(kvant_status_text(status), kvant_status_text(1)) == 0) return "its status is none of types.h";
     if (diag_is_fresh(diag)) return "the diag was not filled: key and message must say which rule was broken";
-    if (memchr(diag->message, '\0', sizeof diag->message) == NULL || memchr(diag->key, '\0', sizeof diag->key) == NULL)
+    if (memchr(diag->message, '\0', sizeof diag->message) == NULL ||
+        memchr(diag->key, '\0', sizeof diag->key) == NULL)
         return "a string of the diag does not end";
     if (diag->message[0] == '\0') return "the diag's message is empty";
     if (strchr(diag->message, '\n') != NULL) return "the diag's message is more than one line";
@@ -38,7 +39,8 @@ static const char *refusal_fault(kvant_status status, const kvant_diag *diag) {
 }
 
 /* plan with the setup, its values and the layout between guard pages. */
-static kvant_status guarded_plan(check_worker *worker, const check_case *c, kvant_layout *layout, kvant_diag *diag) {
+static kvant_status guarded_plan(check_worker *worker, const check_case *c, kvant_layout *layout,
+                                 kvant_diag *diag) {
     check_buffer setup, values, answer;
     size_t values_size = c->setup.value_count * sizeof *c->values;
     if (!check_buffer_create(&worker->buffers, &setup, "setup", sizeof(kvant_setup), 8, 0) ||
@@ -58,7 +60,8 @@ static kvant_status guarded_plan(check_worker *worker, const check_case *c, kvan
     memcpy(layout, answer.data, sizeof *layout);
     ptrdiff_t offset;
     if (check_buffer_damaged(&answer, &offset))
-        check_fail(worker, CHECK_BOUNDS, "plan wrote at offset %td of a layout of %zu bytes", offset, answer.size);
+        check_fail(worker, CHECK_BOUNDS, "plan wrote at offset %td of a layout of %zu bytes", offset,
+                   answer.size);
     check_buffer_free(&worker->buffers, &setup);
     check_buffer_free(&worker->buffers, &values);
     check_buffer_free(&worker->buffers, &answer);
@@ -90,7 +93,8 @@ static void plan_from_threads(check_context *context, kvant_status status) {
     pthread_t threads[PLAN_THREADS];
     plan_thread self[PLAN_THREADS];
     for (uint32_t i = 0; i < PLAN_THREADS; i++) {
-        self[i] = (plan_thread){context->worker->plugin, &context->configuration.setup, &context->layout, status, false};
+        self[i] = (plan_thread){context->worker->plugin, &context->configuration.setup, &context->layout,
+                                status, false};
         if (pthread_create(&threads[i], NULL, plan_often, &self[i]) != 0) check_out_of_memory();
     }
     bool differs = false;
@@ -98,7 +102,8 @@ static void plan_from_threads(check_context *context, kvant_status status) {
         (void)pthread_join(threads[i], NULL);
         differs = differs || self[i].differs;
     }
-    if (differs) check_fail(context->worker, CHECK_PLAN, "plan answers differently when many threads call it at once");
+    if (differs)
+        check_fail(context->worker, CHECK_PLAN, "plan answers differently when many threads call it at once");
 }
 
 /* A diag of an older host: nothing behind its struct_size may be written. */
@@ -124,12 +129,14 @@ static void look_at_refusal(check_context *context, kvant_status status, const k
     if (fault != NULL)
         check_fail(worker, CHECK_PLAN, "plan refuses with status %d, and %s", status, fault);
     else if (status == KVANT_ERROR_BLOCK_TOKENS &&
-             (layout->block_multiple == 0 || context->configuration.setup.block_tokens % layout->block_multiple == 0))
-        check_fail(worker, CHECK_PLAN, "plan refuses %u block_tokens as no multiple and says block_multiple %u",
+             (layout->block_multiple == 0 ||
+              context->configuration.setup.block_tokens % layout->block_multiple == 0))
+        check_fail(worker, CHECK_PLAN,
+                   "plan refuses %u block_tokens as no multiple and says block_multiple %u",
                    context->configuration.setup.block_tokens, layout->block_multiple);
-    else if (status == KVANT_ERROR_MISSING &&
-             (layout->block_multiple == 0 || layout->alignment == 0))
-        check_fail(worker, CHECK_PLAN, "plan misses an artifact and does not fill alignment and block_multiple");
+    else if (status == KVANT_ERROR_MISSING && (layout->block_multiple == 0 || layout->alignment == 0))
+        check_fail(worker, CHECK_PLAN,
+                   "plan misses an artifact and does not fill alignment and block_multiple");
     context->over = true;
     if (check_has_failed(worker, CHECK_PLAN) || !(worker->ran >> CHECK_PLAN & 1)) return;
     worker->ran &= ~((uint64_t)1 << CHECK_PLAN);
@@ -149,8 +156,8 @@ void check_plan_is_pure(check_context *context) {
     if (!check_case_copy(c, &copy)) check_out_of_memory();
     kvant_status again_status = guarded_plan(worker, &copy, &again, &again_diag);
     if (again_status != status)
-        check_fail(worker, CHECK_PLAN, "plan answers %d, then %d to an equal setup at another address", status,
-                   again_status);
+        check_fail(worker, CHECK_PLAN, "plan answers %d, then %d to an equal setup at another address",
+                   status, again_status);
     else if (memcmp(&again, &context->layout, sizeof again) != 0)
         check_fail(worker, CHECK_PLAN, "plan fills another layout for an equal setup at another address");
     again_status = guarded_plan(worker, &copy, &again, NULL);
@@ -161,12 +168,12 @@ void check_plan_is_pure(check_context *context) {
     if (status != KVANT_OK) look_at_refusal(context, status, &diag);
 }
 
-#define LAYOUT(condition, ...)                                                                                      \
-    do {                                                                                                            \
-        if (!(condition)) {                                                                                         \
-            check_fail(context->worker, CHECK_LAYOUT, __VA_ARGS__);                                                 \
-            context->over = true;                                                                                   \
-        }                                                                                                           \
+#define LAYOUT(condition, ...)                                                                               \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            check_fail(context->worker, CHECK_LAYOUT, __VA_ARGS__);                                          \
+            context->over = true;                                                                            \
+        }                                                                                                    \
     } while (0)
 
 static void look_at_sizes(check_context *context) {
@@ -181,17 +188,20 @@ static void look_at_sizes(check_context *context) {
     LAYOUT(l->size_min > 0, "size_min is 0");
     LAYOUT((l->size_steps == 0) == (l->size_step == 0), "size_step is %llu with %llu size_steps",
            (unsigned long long)l->size_step, (unsigned long long)l->size_steps);
-    LAYOUT(largest >= l->size_min && largest <= MAX_BYTES, "the largest extent is %llu bytes for %zu elements",
-           (unsigned long long)largest, context->elements);
+    LAYOUT(largest >= l->size_min && largest <= MAX_BYTES,
+           "the largest extent is %llu bytes for %zu elements", (unsigned long long)largest,
+           context->elements);
     LAYOUT(l->state_bytes <= MAX_BYTES && l->scratch_bytes <= MAX_BYTES,
            "state_bytes is %llu and scratch_bytes %llu: more than 1 GiB", (unsigned long long)l->state_bytes,
            (unsigned long long)l->scratch_bytes);
     if (context->over) return;
     uint64_t bits = l->payload_bits + l->metadata_bits;
     uint64_t last = bits + l->size_steps * (l->payload_bits_step + l->metadata_bits_step);
-    LAYOUT(l->payload_bits <= 8 * l->size_min && l->metadata_bits <= 8 * l->size_min && bits <= 8 * l->size_min,
-           "payload_bits %llu and metadata_bits %llu do not fit in size_min %llu", (unsigned long long)l->payload_bits,
-           (unsigned long long)l->metadata_bits, (unsigned long long)l->size_min);
+    LAYOUT(l->payload_bits <= 8 * l->size_min && l->metadata_bits <= 8 * l->size_min &&
+               bits <= 8 * l->size_min,
+           "payload_bits %llu and metadata_bits %llu do not fit in size_min %llu",
+           (unsigned long long)l->payload_bits, (unsigned long long)l->metadata_bits,
+           (unsigned long long)l->size_min);
     LAYOUT(last <= 8 * largest, "%llu bits with all steps do not fit in %llu bytes", (unsigned long long)last,
            (unsigned long long)largest);
     LAYOUT(last > 0, "payload_bits and metadata_bits are 0");
@@ -205,18 +215,20 @@ static void look_at_flags(check_context *context) {
     LAYOUT((l->flags & ~known) == 0, "flags 0x%x do not exist", l->flags);
     LAYOUT(!(l->flags & KVANT_LAYOUT_KEYS_BEFORE_ROPE) || setup->side == KVANT_SIDE_KEY,
            "KEYS_BEFORE_ROPE is set for values");
-    LAYOUT(l->isa <= setup->isa && (l->isa == 0 || l->isa / 32 == setup->isa / 32), "isa is %u where %u is the highest allowed",
-           l->isa, setup->isa);
+    LAYOUT(l->isa <= setup->isa && (l->isa == 0 || l->isa / 32 == setup->isa / 32),
+           "isa is %u where %u is the highest allowed", l->isa, setup->isa);
     LAYOUT(!attends || check_call_extension(context->worker, KVANT_EXT_ATTEND) != NULL,
            "ATTEND is set and there is no extension " KVANT_EXT_ATTEND);
-    LAYOUT(l->mix_width == 0 || (attends && setup->side == KVANT_SIDE_VALUE), "mix_width is %u where nothing is mixed",
-           l->mix_width);
+    LAYOUT(l->mix_width == 0 || (attends && setup->side == KVANT_SIDE_VALUE),
+           "mix_width is %u where nothing is mixed", l->mix_width);
     LAYOUT(l->query_state_bytes % 64 == 0, "query_state_bytes %llu is no multiple of 64",
            (unsigned long long)l->query_state_bytes);
-    LAYOUT(isfinite(l->attend_tolerance) && l->attend_tolerance >= 0, "attend_tolerance is %g", l->attend_tolerance);
+    LAYOUT(isfinite(l->attend_tolerance) && l->attend_tolerance >= 0, "attend_tolerance is %g",
+           l->attend_tolerance);
     bool tags = context->worker->plugin->descriptor->requires_bits & KVANT_REQUIRES_TAGS;
     for (uint32_t i = 0; i < 256 && !tags; i++)
-        LAYOUT(l->tag_class[i] == 0, "tag_class[%u] is %u, and the codec does not ask for tags", i, l->tag_class[i]);
+        LAYOUT(l->tag_class[i] == 0, "tag_class[%u] is %u, and the codec does not ask for tags", i,
+               l->tag_class[i]);
 }
 
 /* What neither isa nor a reading parameter may change, by name. */
@@ -224,9 +236,12 @@ static const char *layouts_differ(const kvant_layout *a, const kvant_layout *b) 
     if ((a->flags ^ b->flags) & ~(uint32_t)KVANT_LAYOUT_ATTEND) return "flags";
     if (a->alignment != b->alignment) return "alignment";
     if (a->block_multiple != b->block_multiple) return "block_multiple";
-    if (a->size_min != b->size_min || a->size_step != b->size_step || a->size_steps != b->size_steps) return "sizes";
-    if (a->payload_bits != b->payload_bits || a->payload_bits_step != b->payload_bits_step) return "payload_bits";
-    if (a->metadata_bits != b->metadata_bits || a->metadata_bits_step != b->metadata_bits_step) return "metadata_bits";
+    if (a->size_min != b->size_min || a->size_step != b->size_step || a->size_steps != b->size_steps)
+        return "sizes";
+    if (a->payload_bits != b->payload_bits || a->payload_bits_step != b->payload_bits_step)
+        return "payload_bits";
+    if (a->metadata_bits != b->metadata_bits || a->metadata_bits_step != b->metadata_bits_step)
+        return "metadata_bits";
     if (memcmp(a->tag_class, b->tag_class, sizeof a->tag_class) != 0) return "tag_class";
     return NULL;
 }
@@ -271,18 +286,23 @@ static void try_block(check_context *context, uint32_t tokens) {
     kvant_status status = check_call_plan(worker, &setup, &layout, &diag);
     bool fits = tokens % multiple == 0;
     if (fits && status == KVANT_ERROR_BLOCK_TOKENS)
-        check_fail(worker, CHECK_BLOCKS, "%u block_tokens, a multiple of block_multiple %u, are refused as none: %.200s", tokens,
+        check_fail(worker, CHECK_BLOCKS,
+                   "%u block_tokens, a multiple of block_multiple %u, are refused as none: %.200s", tokens,
                    multiple, diag_is_fresh(&diag) ? "" : diag.message);
     else if (!fits && status == KVANT_OK)
-        check_fail(worker, CHECK_BLOCKS, "%u block_tokens, no multiple of block_multiple %u, are accepted", tokens, multiple);
+        check_fail(worker, CHECK_BLOCKS, "%u block_tokens, no multiple of block_multiple %u, are accepted",
+                   tokens, multiple);
     else if (!fits && status != KVANT_ERROR_BLOCK_TOKENS && status != KVANT_ERROR_GEOMETRY)
-        check_fail(worker, CHECK_BLOCKS, "%u block_tokens, no multiple of block_multiple %u, are refused with %d (%s)", tokens,
+        check_fail(worker, CHECK_BLOCKS,
+                   "%u block_tokens, no multiple of block_multiple %u, are refused with %d (%s)", tokens,
                    multiple, status, kvant_status_text(status));
     else if (status == KVANT_ERROR_BLOCK_TOKENS && layout.block_multiple != multiple)
-        check_fail(worker, CHECK_BLOCKS, "refusing %u block_tokens, plan says block_multiple %u instead of %u", tokens,
+        check_fail(worker, CHECK_BLOCKS,
+                   "refusing %u block_tokens, plan says block_multiple %u instead of %u", tokens,
                    layout.block_multiple, multiple);
     else if (status != KVANT_OK && refusal_fault(status, &diag) != NULL)
-        check_fail(worker, CHECK_BLOCKS, "refusing %u block_tokens: %s", tokens, refusal_fault(status, &diag));
+        check_fail(worker, CHECK_BLOCKS, "refusing %u block_tokens: %s", tokens,
+                   refusal_fault(status, &diag));
 }
 
 void check_blocks(check_context *context) {
@@ -322,7 +342,8 @@ static kvant_status open_with_artifact(check_context *context, kvant_diag *diag)
     *last = kept;
     const char *fault = status == KVANT_OK ? "accepts it" : refusal_fault(status, diag);
     if (fault != NULL)
-        check_fail(worker, CHECK_OPEN, "an artifact whose tensor \"%s\" has another shape: open %s", kept.name, fault);
+        check_fail(worker, CHECK_OPEN, "an artifact whose tensor \"%s\" has another shape: open %s",
+                   kept.name, fault);
     if (status == KVANT_OK) check_subject_close(&other);
     *diag = fresh_diag();
     return check_subject_open(worker, &context->subject, &c->setup, &context->layout, diag);

@@ -31,7 +31,8 @@ static void view_broadcast(check_context *context) {
     const check_encoding how = {.poison = POISON, .scratch = POISON};
     check_extent written_out, broadcast;
     check_rows rows;
-    check_rows_create(context->worker, &rows, setup->dtype, 1, setup->kv_heads, setup->head_dim, CHECK_FORM_DENSE);
+    check_rows_create(context->worker, &rows, setup->dtype, 1, setup->kv_heads, setup->head_dim,
+                      CHECK_FORM_DENSE);
     check_rows_store(&rows, context->values);
     check_buffer_protect(&rows.buffer, true);
     kvant_view view = check_rows_view(&rows);
@@ -68,15 +69,27 @@ static check_decoding slice(check_context *context, uint32_t index) {
     check_decoding how = check_whole(context, CHECK_SLICES);
     uint32_t tokens = how.tokens, heads = how.heads;
     switch (index) {
-    case 0: how.first_token = tokens - 1; how.tokens = 1; break;
-    case 1: how.first_head = heads - 1; how.heads = 1; break;
-    case 2: how.tokens = 1; how.heads = 1; break;
+    case 0:
+        how.first_token = tokens - 1;
+        how.tokens = 1;
+        break;
+    case 1:
+        how.first_head = heads - 1;
+        how.heads = 1;
+        break;
+    case 2:
+        how.tokens = 1;
+        how.heads = 1;
+        break;
     case 3:
         how.first_token = tokens - 1;
         how.first_head = heads - 1;
         how.tokens = how.heads = 1;
         break;
-    case 4: how.first_token = tokens > 1; how.tokens = tokens - how.first_token; break;
+    case 4:
+        how.first_token = tokens > 1;
+        how.tokens = tokens - how.first_token;
+        break;
     default:
         random_range(context, tokens, &how.first_token, &how.tokens);
         random_range(context, heads, &how.first_head, &how.heads);
@@ -90,8 +103,8 @@ void check_slices(check_context *context) {
     for (uint32_t i = 0; i < SLICES; i++) {
         const check_decoding how = slice(context, i);
         char situation[96];
-        (void)snprintf(situation, sizeof situation, "decoding tokens %u+%u of heads %u+%u", how.first_token, how.tokens,
-                       how.first_head, how.heads);
+        (void)snprintf(situation, sizeof situation, "decoding tokens %u+%u of heads %u+%u", how.first_token,
+                       how.tokens, how.first_head, how.heads);
         check_decode_again(context, &context->subject, &how, situation);
     }
 }

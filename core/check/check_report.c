@@ -9,7 +9,8 @@ enum { FAILURES_MAX = 4096, NOTES_MAX = 64 };
 static bool has_failure(const check_report *report, check_id id, int64_t number, const char *message) {
     for (uint32_t i = 0; i < report->failure_count; i++) {
         const check_failure *f = &report->failures[i];
-        if (f->id == id && f->number == number && (number >= 0 || strcmp(f->message, message) == 0)) return true;
+        if (f->id == id && f->number == number && (number >= 0 || strcmp(f->message, message) == 0))
+            return true;
     }
     return false;
 }
@@ -59,7 +60,8 @@ static int compare_notes(const void *left, const void *right) {
 void check_report_finish(check_report *report, const check_board *board) {
     if (report->failure_count > 0)
         qsort(report->failures, report->failure_count, sizeof *report->failures, compare_failures);
-    if (report->note_count > 0) qsort(report->notes, report->note_count, sizeof *report->notes, compare_notes);
+    if (report->note_count > 0)
+        qsort(report->notes, report->note_count, sizeof *report->notes, compare_notes);
     for (unsigned id = 0; id < CHECK_COUNT; id++)
         report->tallies[id] = (check_tally){.passed = board->tallies[id].passed,
                                             .failed = board->tallies[id].failed,

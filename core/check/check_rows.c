@@ -20,24 +20,35 @@ static void set_strides(check_rows *rows, int64_t token, int64_t head, int64_t c
 
 /* Bytes that the elements span. */
 static size_t rows_span(const check_rows *rows, int64_t element) {
-    int64_t t = llabs(rows->token_stride) * (rows->tokens - 1), h = llabs(rows->head_stride) * (rows->heads - 1),
+    int64_t t = llabs(rows->token_stride) * (rows->tokens - 1),
+            h = llabs(rows->head_stride) * (rows->heads - 1),
             c = llabs(rows->channel_stride) * (rows->head_dim - 1);
     return (size_t)(t + h + c + element);
 }
 
-void check_rows_create(check_worker *worker, check_rows *rows, uint32_t dtype, uint32_t tokens, uint32_t heads,
-                       uint32_t head_dim, check_form form) {
+void check_rows_create(check_worker *worker, check_rows *rows, uint32_t dtype, uint32_t tokens,
+                       uint32_t heads, uint32_t head_dim, check_form form) {
     int64_t e = kvant_element_bytes(dtype), dim = head_dim, T = tokens, H = heads;
     *rows = (check_rows){.dtype = dtype, .tokens = tokens, .heads = heads, .head_dim = head_dim};
     switch (form) {
-    case CHECK_FORM_HEAD_FIRST: set_strides(rows, dim * e, T * dim * e, e); break;
-    case CHECK_FORM_PADDED: set_strides(rows, H * (dim * (e + 3) + 5) + 7, dim * (e + 3) + 5, e + 3); break;
-    case CHECK_FORM_BACKWARDS: set_strides(rows, -H * dim * e, -dim * e, -e); break;
-    case CHECK_FORM_TRANSPOSED: set_strides(rows, e, T * e, H * T * e); break;
-    default: set_strides(rows, H * dim * e, dim * e, e);
+    case CHECK_FORM_HEAD_FIRST:
+        set_strides(rows, dim * e, T * dim * e, e);
+        break;
+    case CHECK_FORM_PADDED:
+        set_strides(rows, H * (dim * (e + 3) + 5) + 7, dim * (e + 3) + 5, e + 3);
+        break;
+    case CHECK_FORM_BACKWARDS:
+        set_strides(rows, -H * dim * e, -dim * e, -e);
+        break;
+    case CHECK_FORM_TRANSPOSED:
+        set_strides(rows, e, T * e, H * T * e);
+        break;
+    default:
+        set_strides(rows, H * dim * e, dim * e, e);
     }
     size_t span = rows_span(rows, e);
-    if (!check_buffer_create(&worker->buffers, &rows->buffer, "rows", span, 1, form == CHECK_FORM_ODD ? 1 : 0))
+    if (!check_buffer_create(&worker->buffers, &rows->buffer, "rows", span, 1,
+                             form == CHECK_FORM_ODD ? 1 : 0))
         check_out_of_memory();
     rows->first = rows->buffer.data + (form == CHECK_FORM_BACKWARDS ? span - (size_t)e : 0);
 }

@@ -1,11 +1,12 @@
-/* The parent: forks workers, listens to them, ends those that hang or grow, and puts another in a dead one's place. */
+/* The parent: forks workers, listens to them, ends those that hang or grow, and puts another in a dead
+ * one's place. */
 #include "check_report.h"
 #include "check_worker.h"
 
-#include <kvant/kit/diag.h>
-#include <kvant/kvant.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <kvant/kit/diag.h>
+#include <kvant/kvant.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -52,7 +53,7 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- Records ------------------------------------------------------------------------------------------------------- */
+/* ---- Records ----------------------------------------------------------------------------------------- */
 
 static void take_record(runner *r, const check_record *record) {
     bool good = true;
@@ -61,7 +62,9 @@ static void take_record(runner *r, const check_record *record) {
     case CHECK_RECORD_FAILURE:
         good = check_report_add_failure(r->report, (check_id)record->id, record->number, first, second);
         break;
-    case CHECK_RECORD_NOTE: good = check_report_add_note(r->report, first); break;
+    case CHECK_RECORD_NOTE:
+        good = check_report_add_note(r->report, first);
+        break;
     case CHECK_RECORD_PLUGIN:
         good = check_report_set_plugin(r->report, first, second, check_record_string(record, 2));
         break;
@@ -69,7 +72,8 @@ static void take_record(runner *r, const check_record *record) {
         r->status = kvant_fail(r->diag, record->status, "", "%s", second);
         if (r->diag != NULL) (void)snprintf(r->diag->file, sizeof r->diag->file, "%s", first);
         break;
-    default: break;
+    default:
+        break;
     }
     if (!good) check_out_of_memory();
 }
@@ -83,7 +87,7 @@ static void emit_to_report(void *context, const check_record *record) {
     take_record(context, record);
 }
 
-/* ---- Children ------------------------------------------------------------------------------------------------------ */
+/* ---- Children ---------------------------------------------------------------------------------------- */
 
 __attribute__((noreturn)) static void child_main(runner *r, const child *self, int pipe) {
     const struct rlimit no_core = {0, 0};
@@ -146,8 +150,9 @@ static void describe_fault(const check_fault *fault, char *text, size_t capacity
     const char *access = fault->is_write == 1 ? "a write" : fault->is_write == 0 ? "a read" : "an access";
     text[0] = '\0';
     if (fault->buffer[0] != '\0')
-        (void)snprintf(text, capacity, ", %s at offset %lld of %s %s of %llu bytes", access, (long long)fault->offset,
-                       fault->read_only ? "the read-only" : "the", fault->buffer, (unsigned long long)fault->size);
+        (void)snprintf(text, capacity, ", %s at offset %lld of %s %s of %llu bytes", access,
+                       (long long)fault->offset, fault->read_only ? "the read-only" : "the", fault->buffer,
+                       (unsigned long long)fault->size);
     else if (fault->address != 0)
         (void)snprintf(text, capacity, ", %s at %#llx, which is no memory of the call", access,
                        (unsigned long long)fault->address);
@@ -180,7 +185,8 @@ static void note_death(runner *r, const child *c, int wait_status) {
         (void)snprintf(message, sizeof message, "%s died of signal %d (%s)%s (during check \"%s\")", call,
                        WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)), fault, check_name(running));
     } else
-        (void)snprintf(message, sizeof message, "%s ended the process with status %d", call, WEXITSTATUS(wait_status));
+        (void)snprintf(message, sizeof message, "%s ended the process with status %d", call,
+                       WEXITSTATUS(wait_status));
     if (printed[0] != '\0') {
         size_t used = strlen(message);
         (void)snprintf(message + used, sizeof message - used, "; it printed: %s", printed);
@@ -188,13 +194,16 @@ static void note_death(runner *r, const child *c, int wait_status) {
     atomic_fetch_add(&r->board->tallies[id].failed, 1);
     atomic_fetch_add(&r->board->deaths[running], 1);
     r->deaths++;
-    if (!check_report_add_failure(r->report, id, fixed ? -1 : (int64_t)(item - r->board->fixed_items), slot->text, message))
+    if (!check_report_add_failure(r->report, id, fixed ? -1 : (int64_t)(item - r->board->fixed_items),
+                                  slot->text, message))
         check_out_of_memory();
 }
 
-/* Checks that make what the others of a configuration look at: without them there is nothing to go on with. */
+/* Checks that make what the others of a configuration look at: without them there is nothing to go on
+ * with. */
 static bool is_needed(check_id id) {
-    return id == CHECK_PLAN || id == CHECK_LAYOUT || id == CHECK_OPEN || id == CHECK_ENCODE || id == CHECK_DECODE;
+    return id == CHECK_PLAN || id == CHECK_LAYOUT || id == CHECK_OPEN || id == CHECK_ENCODE ||
+           id == CHECK_DECODE;
 }
 
 static void stop(runner *r, const char *why) {
@@ -212,7 +221,8 @@ static void child_replace(runner *r, uint32_t index) {
     if (item >= r->board->fixed_items && !is_needed(running))
         job = (check_job){.resume = true, .item = item, .from = (uint32_t)running + 1};
     if (r->deaths >= DEATHS_MAX) stop(r, "too many children died");
-    if (old.verdict != VERDICT_NONE && is_needed(running) && atomic_load(&r->board->deaths[running]) >= CHECK_DEATHS)
+    if (old.verdict != VERDICT_NONE && is_needed(running) &&
+        atomic_load(&r->board->deaths[running]) >= CHECK_DEATHS)
         stop(r, "a call that everything needs does not return");
     child_start(r, index, &job);
 }
@@ -220,7 +230,8 @@ static void child_replace(runner *r, uint32_t index) {
 static void child_end(runner *r, uint32_t index) {
     child *c = &r->children[index];
     int wait_status = 0;
-    while (waitpid(c->pid, &wait_status, 0) < 0 && errno == EINTR) {}
+    while (waitpid(c->pid, &wait_status, 0) < 0 && errno == EINTR) {
+    }
     c->pid = 0;
     (void)close(c->pipe);
     bool good = c->verdict == VERDICT_NONE && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0 &&
@@ -231,7 +242,8 @@ static void child_end(runner *r, uint32_t index) {
     printed_words(c, printed, sizeof printed);
     if (good && printed[0] != '\0') {
         atomic_fetch_add(&r->board->tallies[CHECK_QUIET].failed, 1);
-        if (!check_report_add_failure(r->report, CHECK_QUIET, -1, "", "the plugin prints to stdout or stderr") ||
+        if (!check_report_add_failure(r->report, CHECK_QUIET, -1, "",
+                                      "the plugin prints to stdout or stderr") ||
             !check_report_add_note(r->report, printed))
             check_out_of_memory();
     }
@@ -270,7 +282,8 @@ static void listen_to_children(runner *r) {
     for (;;) {
         uint32_t living = 0;
         for (uint32_t i = 0; i < r->child_count; i++) {
-            polls[i] = (struct pollfd){.fd = r->children[i].pid != 0 ? r->children[i].pipe : -1, .events = POLLIN};
+            polls[i] =
+                (struct pollfd){.fd = r->children[i].pid != 0 ? r->children[i].pipe : -1, .events = POLLIN};
             living += r->children[i].pid != 0;
         }
         if (living == 0) return;
@@ -280,8 +293,10 @@ static void listen_to_children(runner *r) {
             if (r->children[i].pid == 0) continue;
             check_record record;
             if (polls[i].revents & (POLLIN | POLLHUP)) {
-                if (check_record_receive(r->children[i].pipe, &record)) take_record(r, &record);
-                else child_end(r, i);
+                if (check_record_receive(r->children[i].pipe, &record))
+                    take_record(r, &record);
+                else
+                    child_end(r, i);
             } else
                 child_watch(r, &r->children[i], time);
         }
@@ -290,7 +305,7 @@ static void listen_to_children(runner *r) {
     }
 }
 
-/* ---- The run ------------------------------------------------------------------------------------------------------- */
+/* ---- The run ----------------------------------------------------------------------------------------- */
 
 static void run_planner(runner *r, bool blind) {
     check_job job = {.plan = true, .blind = blind};
@@ -333,6 +348,7 @@ kvant_status check_run(const check_options *options, check_report *report, kvant
     double start = now();
     *report = (check_report){.seed = options->seed};
     check_options filled = *options;
+    if (filled.number >= 0) filled.fraction = 1; /* any of them */
     if (filled.memory_limit == 0) filled.memory_limit = memory_default;
     runner *r = calloc(1, sizeof *r);
     check_board *board = check_board_create();

@@ -29,10 +29,13 @@ kvant_status check_subject_open(check_worker *worker, check_subject *subject, co
     kvant_status status = check_call_open(worker, setup, layout, subject->state.data, diag);
     ptrdiff_t offset;
     if (check_buffer_damaged(&subject->state, &offset))
-        check_fail(worker, CHECK_BOUNDS, "open wrote at offset %td of a state of %zu bytes", offset, subject->state.size);
+        check_fail(worker, CHECK_BOUNDS, "open wrote at offset %td of a state of %zu bytes", offset,
+                   subject->state.size);
     subject->is_open = status == KVANT_OK;
-    if (subject->is_open) check_buffer_protect(&subject->state, true);
-    else check_subject_close(subject);
+    if (subject->is_open)
+        check_buffer_protect(&subject->state, true);
+    else
+        check_subject_close(subject);
     return status;
 }
 
@@ -51,16 +54,16 @@ void check_extent_free(check_worker *worker, check_extent *extent) {
 }
 
 /* Writes outside of scratch and extent; and of the argument struct, what is not a result. */
-static void look_behind_encode(check_subject *subject, const check_buffer *room, const kvant_encode_args *before,
-                               const kvant_encode_args *after) {
+static void look_behind_encode(check_subject *subject, const check_buffer *room,
+                               const kvant_encode_args *before, const kvant_encode_args *after) {
     check_worker *worker = subject->worker;
     ptrdiff_t offset;
     if (check_buffer_damaged(&subject->scratch, &offset))
         check_fail(worker, CHECK_BOUNDS, "encode wrote at offset %td of a scratch of %zu bytes", offset,
                    subject->scratch.size);
     if (check_buffer_damaged(room, &offset))
-        check_fail(worker, CHECK_BOUNDS, "encode wrote at offset %td of an extent with room for %zu bytes", offset,
-                   room->size);
+        check_fail(worker, CHECK_BOUNDS, "encode wrote at offset %td of an extent with room for %zu bytes",
+                   offset, room->size);
     kvant_encode_args changed = *after;
     changed.size = before->size;
     changed.saturated = before->saturated;
@@ -93,7 +96,8 @@ static uint8_t *make_classes(const check_subject *subject) {
 static bool encode_is_good(check_subject *subject, kvant_status status, uint64_t size) {
     uint64_t step;
     if (status != KVANT_OK) {
-        check_fail(subject->worker, CHECK_ENCODE, "encode returned %d (%s) on finite rows that keep the rules", status,
+        check_fail(subject->worker, CHECK_ENCODE,
+                   "encode returned %d (%s) on finite rows that keep the rules", status,
                    kvant_status_text(status));
         return false;
     }
@@ -141,8 +145,8 @@ bool check_subject_encode(check_subject *subject, const float *values, const che
                           check_extent *extent, bool *beyond) {
     const kvant_setup *setup = subject->setup;
     check_rows rows;
-    check_rows_create(subject->worker, &rows, setup->dtype, setup->block_tokens, setup->kv_heads, setup->head_dim,
-                      how->form);
+    check_rows_create(subject->worker, &rows, setup->dtype, setup->block_tokens, setup->kv_heads,
+                      setup->head_dim, how->form);
     check_rows_store(&rows, values);
     check_buffer_protect(&rows.buffer, true);
     kvant_view view = check_rows_view(&rows);
@@ -159,19 +163,23 @@ static void look_behind_decode(check_subject *subject, const check_rows *rows, c
         check_fail(worker, CHECK_BOUNDS, "decode wrote at offset %td of a scratch of %zu bytes", offset,
                    subject->scratch.size);
     if (check_buffer_damaged(&rows->buffer, &offset))
-        check_fail(worker, CHECK_BOUNDS, "decode wrote at offset %td of rows of %zu bytes (tokens %u+%u, heads %u+%u)",
-                   offset, rows->buffer.size, how->first_token, how->tokens, how->first_head, how->heads);
+        check_fail(worker, CHECK_BOUNDS,
+                   "decode wrote at offset %td of rows of %zu bytes (tokens %u+%u, heads %u+%u)", offset,
+                   rows->buffer.size, how->first_token, how->tokens, how->first_head, how->heads);
     else if (check_rows_gap_written(rows, how->poison, &gap))
-        check_fail(worker, CHECK_BOUNDS, "decode wrote between the elements of %s rows, at byte %zu (tokens %u+%u, heads "
-                                         "%u+%u)",
-                   check_form_name(how->form), gap, how->first_token, how->tokens, how->first_head, how->heads);
+        check_fail(worker, CHECK_BOUNDS,
+                   "decode wrote between the elements of %s rows, at byte %zu (tokens %u+%u, heads "
+                   "%u+%u)",
+                   check_form_name(how->form), gap, how->first_token, how->tokens, how->first_head,
+                   how->heads);
 }
 
 bool check_subject_decode(check_subject *subject, const check_extent *extent, const check_decoding *how,
                           uint32_t *bits) {
     check_worker *worker = subject->worker;
     check_rows rows;
-    check_rows_create(worker, &rows, how->dtype, how->tokens, how->heads, subject->setup->head_dim, how->form);
+    check_rows_create(worker, &rows, how->dtype, how->tokens, how->heads, subject->setup->head_dim,
+                      how->form);
     check_buffer_fill(&rows.buffer, how->poison);
     check_buffer_fill(&subject->scratch, how->scratch);
     kvant_mutable_view view = check_rows_mutable_view(&rows);
@@ -191,12 +199,15 @@ bool check_subject_decode(check_subject *subject, const check_extent *extent, co
     check_rows_free(worker, &rows);
     if (status == KVANT_OK) return true;
     if (how->id != CHECK_ARBITRARY)
-        check_fail(worker, how->id, "decode returned %d (%s) for tokens %u+%u, heads %u+%u of an extent that encode wrote",
-                   status, kvant_status_text(status), how->first_token, how->tokens, how->first_head, how->heads);
+        check_fail(worker, how->id,
+                   "decode returned %d (%s) for tokens %u+%u, heads %u+%u of an extent that encode wrote",
+                   status, kvant_status_text(status), how->first_token, how->tokens, how->first_head,
+                   how->heads);
     return false;
 }
 
-bool check_subject_decode_all(check_subject *subject, const check_extent *extent, check_id id, float *values) {
+bool check_subject_decode_all(check_subject *subject, const check_extent *extent, check_id id,
+                              float *values) {
     const check_decoding how = {.tokens = subject->setup->block_tokens,
                                 .heads = subject->setup->kv_heads,
                                 .dtype = KVANT_DTYPE_F32,

@@ -1,5 +1,5 @@
-/* A codec opened for one configuration, with guarded memory for all that its calls take, and the calls in the forms
- * that the checks need. */
+/* A codec opened for one configuration, with guarded memory for all that its calls take, and the calls in
+ * the forms that the checks need. */
 #ifndef KVANT_CHECK_SUBJECT_H
 #define KVANT_CHECK_SUBJECT_H
 
@@ -26,8 +26,8 @@ typedef struct check_rows {
     int64_t token_stride, head_stride, channel_stride;
 } check_rows;
 
-void check_rows_create(check_worker *worker, check_rows *rows, uint32_t dtype, uint32_t tokens, uint32_t heads,
-                       uint32_t head_dim, check_form form);
+void check_rows_create(check_worker *worker, check_rows *rows, uint32_t dtype, uint32_t tokens,
+                       uint32_t heads, uint32_t head_dim, check_form form);
 void check_rows_free(check_worker *worker, check_rows *rows);
 
 /* Dense values, exact in the dtype, into the rows. */
@@ -51,7 +51,8 @@ typedef struct check_subject {
     bool is_open;
 } check_subject;
 
-/* Allocates and opens; the state can only be read from then on. On failure the status and the diag are open's. */
+/* Allocates and opens; the state can only be read from then on. On failure the status and the diag are
+ * open's. */
 kvant_status check_subject_open(check_worker *worker, check_subject *subject, const kvant_setup *setup,
                                 const kvant_layout *layout, kvant_diag *diag);
 void check_subject_close(check_subject *subject);
@@ -79,9 +80,9 @@ typedef struct check_encoding {
     uint64_t first_position;
 } check_encoding;
 
-/* Encodes dense values [block_tokens, kv_heads, head_dim]. Looks at the status, the size, the guards, the arguments;
- * `beyond` (may be NULL) tells whether bytes behind the used size changed. False, with the failure noted, if there is no
- * extent to go on with. */
+/* Encodes dense values [block_tokens, kv_heads, head_dim]. Looks at the status, the size, the guards, the
+ * arguments; `beyond` (may be NULL) tells whether bytes behind the used size changed. False, with the
+ * failure noted, if there is no extent to go on with. */
 bool check_subject_encode(check_subject *subject, const float *values, const check_encoding *how,
                           check_extent *extent, bool *beyond);
 
@@ -98,8 +99,8 @@ typedef struct check_decoding {
     check_id id;           /* the check that complaints are for */
 } check_decoding;
 
-/* Decodes a range into bits[tokens * heads * head_dim] (F32 bits, or those of a half). Guards and gaps are looked at. False,
- * with the failure noted, if decode refused. */
+/* Decodes a range into bits[tokens * heads * head_dim] (F32 bits, or those of a half). Guards and gaps are
+ * looked at. False, with the failure noted, if decode refused. */
 bool check_subject_decode(check_subject *subject, const check_extent *extent, const check_decoding *how,
                           uint32_t *bits);
 

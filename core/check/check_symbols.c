@@ -31,7 +31,23 @@ static const char *name_at(const image *file, const Elf64_Shdr *strings, uint32_
 }
 
 static bool is_sanitizer(const char *name) {
-    return strncmp(name, "__asan_", 7) == 0 || strncmp(name, "__odr_asan", 10) == 0 || strncmp(name, "__ubsan_", 8) == 0;
+    return strncmp(name, "__asan_", 7) == 0 || strncmp(name, "__odr_asan", 10) == 0 ||
+           strncmp(name, "__ubsan_", 8) == 0;
+}
+
+/* Functions whose last place depends on the library. sqrt, rint, fma and their kind are exact. */
+static bool is_inexact(const char *name) {
+    static const char *const functions[] = {"exp",   "exp2", "expm1", "log",    "log2",   "log10",
+                                            "log1p", "pow",  "cbrt",  "sin",    "cos",    "tan",
+                                            "asin",  "acos", "atan",  "atan2",  "sinh",   "cosh",
+                                            "tanh",  "erf",  "erfc",  "tgamma", "lgamma", "hypot"};
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        size_t length = strlen(functions[i]);
+        if (strncmp(name, functions[i], length) == 0 &&
+            (name[length] == '\0' || strcmp(name + length, "f") == 0))
+            return true;
+    }
+    return false;
 }
 
 static void note_symbol(const Elf64_Sym *symbol, const char *name, check_symbols *symbols) {
@@ -42,6 +58,8 @@ static void note_symbol(const Elf64_Sym *symbol, const char *name, check_symbols
             (void)snprintf(symbols->core_import, sizeof symbols->core_import, "%.63s", name);
         if (strncmp(name, "pthread_create", 14) == 0 || strcmp(name, "thrd_create") == 0)
             (void)snprintf(symbols->thread_import, sizeof symbols->thread_import, "%.63s", name);
+        if (is_inexact(name))
+            (void)snprintf(symbols->libm_import, sizeof symbols->libm_import, "%.63s", name);
         return;
     }
     if (visibility == STV_HIDDEN || visibility == STV_INTERNAL) return;
@@ -53,10 +71,11 @@ static void note_symbol(const Elf64_Sym *symbol, const char *name, check_symbols
 
 static bool read_sections(const image *file, check_symbols *symbols) {
     const Elf64_Ehdr *header = image_at(file, 0, sizeof *header);
-    if (header == NULL || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64 ||
-        header->e_shentsize != sizeof(Elf64_Shdr))
+    if (header == NULL || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
+        header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_shentsize != sizeof(Elf64_Shdr))
         return false;
-    const Elf64_Shdr *sections = image_at(file, header->e_shoff, (uint64_t)header->e_shnum * sizeof *sections);
+    const Elf64_Shdr *sections =
+        image_at(file, header->e_shoff, (uint64_t)header->e_shnum * sizeof *sections);
     if (sections == NULL) return false;
     bool found = false;
     for (uint32_t i = 0; i < header->e_shnum; i++) {
@@ -101,7 +120,8 @@ static uint64_t digest_bytes(uint64_t digest, uintptr_t from, uintptr_t to) {
 }
 
 /* What a segment holds besides the part that becomes read-only after relocation. */
-static uint64_t digest_segment(uint64_t digest, uintptr_t from, uintptr_t to, uintptr_t relro, uintptr_t relro_end) {
+static uint64_t digest_segment(uint64_t digest, uintptr_t from, uintptr_t to, uintptr_t relro,
+                               uintptr_t relro_end) {
     if (relro >= to || relro_end <= from) return digest_bytes(digest, from, to);
     digest = digest_bytes(digest, from, relro > from ? relro : from);
     return digest_bytes(digest, relro_end < to ? relro_end : to, to);

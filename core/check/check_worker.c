@@ -170,17 +170,22 @@ void check_item_begin(check_worker *worker, int64_t number) {
     worker->slot->text[0] = '\0';
 }
 
-/* Every thread is a directory. */
+/* Every thread is a directory. ThreadSanitizer has threads of its own, which come late. */
 uint64_t check_thread_count(void) {
+#if defined(__SANITIZE_THREAD__)
+    return 0;
+#else
     struct stat tasks;
     return stat("/proc/self/task", &tasks) == 0 ? (uint64_t)tasks.st_nlink : 0;
+#endif
 }
 
 void check_item_end(check_worker *worker) {
     if (check_thread_count() > worker->threads)
         check_fail(worker, CHECK_QUIET, "a thread is left that the check did not start");
     for (unsigned id = 0; id < CHECK_COUNT; id++)
-        if ((worker->ran & ~worker->failed) >> id & 1) atomic_fetch_add(&worker->board->tallies[id].passed, 1);
+        if ((worker->ran & ~worker->failed) >> id & 1)
+            atomic_fetch_add(&worker->board->tallies[id].passed, 1);
     worker->ran = worker->failed = 0;
     worker->number = -1;
     worker->slot->text[0] = '\0';
@@ -239,7 +244,8 @@ void check_worker_run(check_worker *worker, const check_job *job) {
         uint64_t item = atomic_fetch_add(&worker->board->next, 1);
         if (item >= worker->board->items) break;
         bool fixed = item < worker->board->fixed_items;
-        if (options->number >= 0 && (fixed || item - worker->board->fixed_items != (uint64_t)options->number)) continue;
+        if (options->number >= 0 && (fixed || item - worker->board->fixed_items != (uint64_t)options->number))
+            continue;
         run_item(worker, item, 0);
     }
 }

@@ -16,18 +16,19 @@ typedef struct check_worker {
     const char *file; /* of the plugin */
     check_axes axes;
     check_buffers buffers;
-    int64_t number;     /* of the configuration; -1 = the plugin as such */
-    check_id running;   /* the check */
-    uint64_t failed;    /* bit per check that failed on this item */
-    uint64_t ran;       /* bit per check that ran on this item */
-    uint64_t globals;   /* digest of the plugin's writable data after loading */
-    uint64_t threads;   /* of the process, after loading */
+    int64_t number;      /* of the configuration; -1 = the plugin as such */
+    check_id running;    /* the check */
+    uint64_t failed;     /* bit per check that failed on this item */
+    uint64_t ran;        /* bit per check that ran on this item */
+    uint64_t globals;    /* digest of the plugin's writable data after loading */
+    uint64_t threads;    /* of the process, after loading */
     volatile int inside; /* a call of the plugin is running in the worker's thread */
-    volatile uint32_t disturbed; /* a floating-point control word that a timer found inside a call; 0 = none */
+    volatile uint32_t
+        disturbed; /* a floating-point control word that a timer found inside a call; 0 = none */
 } check_worker;
 
-/* What to do: choose the configurations, or work through items, the first of them from a certain check on (after
- * another child died there). */
+/* What to do: choose the configurations, or work through items, the first of them from a certain check on
+ * (after another child died there). */
 typedef struct check_job {
     bool plan;
     bool blind; /* plan() kills: choose configurations without asking it */
@@ -36,15 +37,16 @@ typedef struct check_job {
     uint32_t from;
 } check_job;
 
-/* Everything a child does. The caller fills options, board, slot, emit and context; the rest is zero. Returns when no
- * item is left. */
+/* Everything a child does. The caller fills options, board, slot, emit and context; the rest is zero.
+ * Returns when no item is left. */
 void check_worker_run(check_worker *worker, const check_job *job);
 
 /* Signals that kill leave their place in the slot first. */
 void check_worker_watch_signals(check_worker *worker);
 
 /* Notes that a promise is broken, on this configuration: one line. */
-__attribute__((format(printf, 3, 4))) void check_fail(check_worker *worker, check_id id, const char *format, ...);
+__attribute__((format(printf, 3, 4))) void check_fail(check_worker *worker, check_id id, const char *format,
+                                                      ...);
 
 /* Notes what is worth knowing and breaks nothing. */
 __attribute__((format(printf, 2, 3))) void check_note(check_worker *worker, const char *format, ...);
@@ -55,11 +57,12 @@ bool check_has_failed(const check_worker *worker, check_id id);
 /* True where this check is wanted at all (--only). */
 bool check_is_wanted(const check_worker *worker, check_id id);
 
-/* ---- Calls of the plugin: the floating-point environment is set around them and looked at behind them ---- */
+/* ---- Calls of the plugin: the floating-point environment is set around them and looked at behind them  */
 
-kvant_status check_call_plan(check_worker *worker, const kvant_setup *setup, kvant_layout *layout, kvant_diag *diag);
-kvant_status check_call_open(check_worker *worker, const kvant_setup *setup, const kvant_layout *layout, void *state,
+kvant_status check_call_plan(check_worker *worker, const kvant_setup *setup, kvant_layout *layout,
                              kvant_diag *diag);
+kvant_status check_call_open(check_worker *worker, const kvant_setup *setup, const kvant_layout *layout,
+                             void *state, kvant_diag *diag);
 void check_call_close(check_worker *worker, void *state);
 kvant_status check_call_encode(check_worker *worker, const void *state, kvant_encode_args *args);
 kvant_status check_call_decode(check_worker *worker, const void *state, const kvant_decode_args *args);

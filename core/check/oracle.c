@@ -27,13 +27,15 @@ static const kvant_value *value_of(const kvant_descriptor *d, const kvant_setup 
     return NULL;
 }
 
-int64_t oracle_integer(const kvant_descriptor *d, const kvant_setup *setup, const char *name, int64_t otherwise) {
+int64_t oracle_integer(const kvant_descriptor *d, const kvant_setup *setup, const char *name,
+                       int64_t otherwise) {
     const kvant_param *param;
     const kvant_value *value = value_of(d, setup, name, &param);
     return value != NULL ? value->integer : otherwise;
 }
 
-double oracle_number(const kvant_descriptor *d, const kvant_setup *setup, const char *name, double otherwise) {
+double oracle_number(const kvant_descriptor *d, const kvant_setup *setup, const char *name,
+                     double otherwise) {
     const kvant_param *param;
     const kvant_value *value = value_of(d, setup, name, &param);
     return value != NULL ? value->number : otherwise;
@@ -42,18 +44,18 @@ double oracle_number(const kvant_descriptor *d, const kvant_setup *setup, const 
 bool oracle_is(const kvant_descriptor *d, const kvant_setup *setup, const char *name, const char *word) {
     const kvant_param *param;
     const kvant_value *value = value_of(d, setup, name, &param);
-    return value != NULL && param->type == KVANT_PARAM_CHOICE && value->integer < (int64_t)param->choice_count &&
-           strcmp(param->choices[value->integer], word) == 0;
+    return value != NULL && param->type == KVANT_PARAM_CHOICE &&
+           value->integer < (int64_t)param->choice_count && strcmp(param->choices[value->integer], word) == 0;
 }
 
-/* ---- Groups ------------------------------------------------------------------------------------------------------ */
+/* ---- Groups ------------------------------------------------------------------------------------------ */
 
 typedef struct box {
     uint32_t token, tokens, head, heads, channel, channels;
 } box;
 
-static void one_group(const kvant_setup *setup, box b, const float *values, double *expected, double *x, double *out,
-                      oracle_fit *fit, const void *context) {
+static void one_group(const kvant_setup *setup, box b, const float *values, double *expected, double *x,
+                      double *out, oracle_fit *fit, const void *context) {
     size_t n = 0;
     for (uint32_t t = b.token; t < b.token + b.tokens; t++)
         for (uint32_t h = b.head; h < b.head + b.heads; h++)

@@ -14,23 +14,35 @@ double oracle_round_to(double x, int precision, int least) {
 
 double oracle_round(double x, uint32_t dtype) {
     switch (dtype) {
-    case KVANT_DTYPE_F32: return oracle_round_to(x, 24, -126);
-    case KVANT_DTYPE_F16: return oracle_round_to(x, 11, -14);
-    case KVANT_DTYPE_BF16: return oracle_round_to(x, 8, -126);
-    case KVANT_DTYPE_F8_E4M3: return oracle_round_to(x, 4, -6);
-    case KVANT_DTYPE_F8_E5M2: return oracle_round_to(x, 3, -14);
-    default: return x;
+    case KVANT_DTYPE_F32:
+        return oracle_round_to(x, 24, -126);
+    case KVANT_DTYPE_F16:
+        return oracle_round_to(x, 11, -14);
+    case KVANT_DTYPE_BF16:
+        return oracle_round_to(x, 8, -126);
+    case KVANT_DTYPE_F8_E4M3:
+        return oracle_round_to(x, 4, -6);
+    case KVANT_DTYPE_F8_E5M2:
+        return oracle_round_to(x, 3, -14);
+    default:
+        return x;
     }
 }
 
 double oracle_largest(uint32_t dtype) {
     switch (dtype) {
-    case KVANT_DTYPE_F32: return (double)FLT_MAX;
-    case KVANT_DTYPE_F16: return 65504;
-    case KVANT_DTYPE_BF16: return 0x1.fep127;
-    case KVANT_DTYPE_F8_E4M3: return 448;
-    case KVANT_DTYPE_F8_E5M2: return 57344;
-    default: return DBL_MAX;
+    case KVANT_DTYPE_F32:
+        return (double)FLT_MAX;
+    case KVANT_DTYPE_F16:
+        return 65504;
+    case KVANT_DTYPE_BF16:
+        return 0x1.fep127;
+    case KVANT_DTYPE_F8_E4M3:
+        return 448;
+    case KVANT_DTYPE_F8_E5M2:
+        return 57344;
+    default:
+        return DBL_MAX;
     }
 }
 

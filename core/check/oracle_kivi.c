@@ -1,10 +1,10 @@
-/* What `kivi` must give back (arXiv 2402.02750, section 3): keys in groups along the tokens of a channel, values in groups
- * along the channels of a token, each with its minimum and its range:
+/* What `kivi` must give back (arXiv 2402.02750, section 3): keys in groups along the tokens of a channel,
+ * values in groups along the channels of a token, each with its minimum and its range:
  *
  *     scale = (max - min) / (2^bits - 1)      code = rint((x - min) / scale)      value = code * scale + min
  *
- * Every arrow rounds to the dtype of the rows, as the reference implementation computes; scale and minimum are stored as `meta`
- * says. A group without a scale is its minimum. */
+ * Every arrow rounds to the dtype of the rows, as the reference implementation computes; scale and minimum
+ * are stored as `meta` says. A group without a scale is its minimum. */
 #include "oracle.h"
 #include "oracle_float.h"
 #include "oracle_group.h"
@@ -41,19 +41,20 @@ static void fit(const void *context, oracle_place place, const double *x, double
     }
 }
 
-static bool quantize(const kvant_descriptor *d, const kvant_setup *setup, const float *values, double *expected) {
+static bool quantize(const kvant_descriptor *d, const kvant_setup *setup, const float *values,
+                     double *expected) {
     kivi_formula f = {.levels = ldexp(1, (int)oracle_integer(d, setup, "bits", 2)) - 1, .rows = setup->dtype};
     f.meta = oracle_is(d, setup, "meta", "f32")    ? KVANT_DTYPE_F32
              : oracle_is(d, setup, "meta", "f16")  ? KVANT_DTYPE_F16
              : oracle_is(d, setup, "meta", "bf16") ? KVANT_DTYPE_BF16
                                                    : setup->dtype;
     oracle_grouping grouping = setup->side == KVANT_SIDE_KEY ? ORACLE_TOKENS : ORACLE_CHANNELS;
-    return oracle_each_group(setup, grouping, (uint32_t)oracle_integer(d, setup, "group", 32), values, expected, fit,
-                             &f);
+    return oracle_each_group(setup, grouping, (uint32_t)oracle_integer(d, setup, "group", 32), values,
+                             expected, fit, &f);
 }
 
-/* sqrt of the NMSE on N(0, 1): .1544, .2024, .2507 at 2 bit, .00611, .00804, .00994 at 4 bit. Values see their outlier
- * channel in one group per token, keys only in groups of its own. */
+/* sqrt of the NMSE on N(0, 1): .1544, .2024, .2507 at 2 bit, .00611, .00804, .00994 at 4 bit. Values see
+ * their outlier channel in one group per token, keys only in groups of its own. */
 static const oracle_band bands[] = {
     {"side=value bits=2 group=32 head_dim=128 dtype=f32 meta=f16", {0.3929, 0.459, 0.543}},
     {"side=value bits=2 group=64 head_dim=128 dtype=f32 meta=f16", {0.4499, 0, 0}},

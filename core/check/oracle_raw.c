@@ -2,7 +2,8 @@
 #include "oracle.h"
 #include "oracle_float.h"
 
-static bool quantize(const kvant_descriptor *d, const kvant_setup *setup, const float *values, double *expected) {
+static bool quantize(const kvant_descriptor *d, const kvant_setup *setup, const float *values,
+                     double *expected) {
     uint32_t type = oracle_is(d, setup, "format", "f32")    ? KVANT_DTYPE_F32
                     : oracle_is(d, setup, "format", "f16")  ? KVANT_DTYPE_F16
                     : oracle_is(d, setup, "format", "bf16") ? KVANT_DTYPE_BF16

@@ -1,20 +1,23 @@
-/* What `uniform` must give back, from the formulas of its conventions, all in double precision but for what is stored:
+/* What `uniform` must give back, from the formulas of its conventions, all in double precision but for what
+ * is stored:
  *
- *     convention                 range           scale                    code                             value
- *     kvant, reciprocal  sym     max|x|          range / (2^(b-1) - 1)    rint(x / s), balanced            q * s
- *                        asym    max - min       range / (2^b - 1)        rint((x - min) / s)              q * s + min
- *                        1 bit   mean|x|         range                    x >= 0                           +-s
- *                        float   max|x|          range / largest          nearest float of x / s           q * s
- *     compressed_tensors sym     max|x|          range / ((2^b - 1) / 2)  rint(x / s), from -2^(b-1)       q * s
- *                        asym    with 0 in it    range / (2^b - 1)        rint(x / s + zero)               (q - zero) * s
- *     quanto             asym    max - min       range / (2^b - 1)        rint((x - min) / s)              q * s + min
- *                        sym     max|x|          range / 127              rint(x / s), from -128           q * s
- *     gguf               int8    max|x|          range / 127              half away, s before rounding     q * s
- *                        int4    x of max|x|     x / -8                   trunc(x / s + 8.5)               (q - 8) * s
- *                        asym    max - min       range / 15               trunc((x - min) / s + 0.5)       q * s + min
+ *   convention          range            scale                    code                          value
+ *   kvant, reciprocal
+ *          sym          max|x|           range / (2^(b-1) - 1)    rint(x / s), balanced         q * s
+ *          asym         max - min        range / (2^b - 1)        rint((x - min) / s)           q * s + min
+ *          1 bit        mean|x|          range                    x >= 0                        +-s
+ *          float        max|x|           range / largest          nearest float of x / s        q * s
+ *   compressed_tensors
+ *          sym          max|x|           range / ((2^b - 1) / 2)  rint(x / s), from -2^(b-1)    q * s
+ *          asym         with 0 in it     range / (2^b - 1)        rint(x / s + zero)          (q - zero) * s
+ *   quanto asym         max - min        range / (2^b - 1)        rint((x - min) / s)           q * s + min
+ *          sym          max|x|           range / 127              rint(x / s), from -128        q * s
+ *   gguf   int8         max|x|           range / 127              half away, s not rounded      q * s
+ *          int4         the x of max|x|  x / -8                   trunc(x / s + 8.5)            (q - 8) * s
+ *          int4 asym    max - min        range / 15               trunc((x - min) / s + 0.5)    q * s + min
  *
- * The scale is stored as F32, F16, BF16, or as the power of two above it; minima as the scale, BF16 beside a power of
- * two. Values stay within the dtype of the rows. */
+ * The scale is stored as F32, F16, BF16, or as the power of two above it; minima as the scale, BF16 beside
+ * a power of two. Values stay within the dtype of the rows. */
 #include "oracle.h"
 #include "oracle_float.h"
 #include "oracle_group.h"
@@ -93,20 +96,24 @@ static double exact_scale(const uniform_formula *f, const statistics *s) {
 
 /* Offset forms: value = (code - zero) * scale + minimum. */
 typedef struct grid {
-    double scale, minimum, zero;   /* as a decoder has them */
-    double by, from;               /* what a code is made with */
-    double lowest, highest;        /* codes */
-    double shift;                  /* added before truncation; 0 = rint */
+    double scale, minimum, zero; /* as a decoder has them */
+    double by, from;             /* what a code is made with */
+    double lowest, highest;      /* codes */
+    double shift;                /* added before truncation; 0 = rint */
 } grid;
 
 /* Which number of the artifact's tensors is a group's. */
 static size_t tensor_index(const uniform_formula *f, oracle_place place) {
     size_t head = f->setup->first_kv_head + place.head, dim = f->setup->head_dim;
     switch (f->grouping) {
-    case ORACLE_ALL: return 0;
-    case ORACLE_CHANNEL: return head * dim + place.channel;
-    case ORACLE_CHANNELS: return head * ((dim + f->group - 1) / f->group) + place.channel / f->group;
-    default: return head;
+    case ORACLE_ALL:
+        return 0;
+    case ORACLE_CHANNEL:
+        return head * dim + place.channel;
+    case ORACLE_CHANNELS:
+        return head * ((dim + f->group - 1) / f->group) + place.channel / f->group;
+    default:
+        return head;
     }
 }
 
@@ -116,12 +123,14 @@ static grid make_grid(const uniform_formula *f, oracle_place place, const statis
     if (f->scales != NULL) exact = (double)f->scales[tensor_index(f, place)];
     if (f->minima != NULL) low = (double)f->minima[tensor_index(f, place)];
     grid g = {.scale = store_scale(exact, f->scale_type)};
-    if (f->convention == COMPRESSED_TENSORS && g.scale == 0) g.scale = oracle_saturate(0x1p-23, f->scale_type);
+    if (f->convention == COMPRESSED_TENSORS && g.scale == 0)
+        g.scale = oracle_saturate(0x1p-23, f->scale_type);
     bool minimum = f->asymmetric && f->convention != COMPRESSED_TENSORS;
     if (minimum) g.minimum = store_minimum(low, f->scale_type);
     g.by = f->convention == GGUF ? exact : g.scale;
     g.from = f->convention == GGUF && minimum ? low : g.minimum;
-    bool balanced = f->convention == KVANT || f->convention == RECIPROCAL || (f->convention == GGUF && f->bits == 8);
+    bool balanced =
+        f->convention == KVANT || f->convention == RECIPROCAL || (f->convention == GGUF && f->bits == 8);
     g.lowest = minimum ? 0 : balanced ? 1 - half : -half;
     g.highest = minimum ? 2 * half - 1 : half - 1;
     if (f->convention == GGUF && f->bits == 4) g.shift = minimum ? 0.5 : half + 0.5;
@@ -169,8 +178,8 @@ static const float *find_array(const kvant_setup *setup, const char *name) {
 }
 
 /* The words of a choice in the order of their numbers; -1 if it is none of them. */
-static int word_index(const kvant_descriptor *d, const kvant_setup *setup, const char *name, const char *const *words,
-                      int count) {
+static int word_index(const kvant_descriptor *d, const kvant_setup *setup, const char *name,
+                      const char *const *words, int count) {
     for (int i = 0; i < count; i++)
         if (oracle_is(d, setup, name, words[i])) return i;
     return -1;
@@ -182,7 +191,8 @@ static bool read_formula(const kvant_descriptor *d, const kvant_setup *setup, un
     static const char *const conventions[] = {"kvant", "reciprocal", "compressed_tensors", "quanto", "gguf"};
     static const char *const scales[] = {"f32", "f16", "bf16", "e8m0"};
     static const uint32_t scale_types[] = {KVANT_DTYPE_F32, KVANT_DTYPE_F16, KVANT_DTYPE_BF16, E8M0};
-    static const char *const groupings[] = {"tensor", "head", "channel", "token", "group_channels", "group_tokens"};
+    static const char *const groupings[] = {"tensor", "head",           "channel",
+                                            "token",  "group_channels", "group_tokens"};
     int format = word_index(d, setup, "format", formats, 7), scale = word_index(d, setup, "scale", scales, 4);
     int rule = word_index(d, setup, "convention", conventions, 5);
     int grouping = word_index(d, setup, "granularity", groupings, 6);
@@ -207,7 +217,8 @@ static bool read_formula(const kvant_descriptor *d, const kvant_setup *setup, un
     return f->scales != NULL;
 }
 
-static bool quantize(const kvant_descriptor *d, const kvant_setup *setup, const float *values, double *expected) {
+static bool quantize(const kvant_descriptor *d, const kvant_setup *setup, const float *values,
+                     double *expected) {
     uniform_formula f;
     if (!read_formula(d, setup, &f)) return false;
     /* Where x - min leaves the range of a float, the formula is not what floats compute. */
@@ -216,7 +227,8 @@ static bool quantize(const kvant_descriptor *d, const kvant_setup *setup, const 
 }
 
 /* Scales that cut some of N(0, 1) and waste some: each another one, so that a wrong head or channel shows. */
-static uint32_t learn(const kvant_descriptor *d, const kvant_setup *setup, kvant_array arrays[ORACLE_ARRAYS]) {
+static uint32_t learn(const kvant_descriptor *d, const kvant_setup *setup,
+                      kvant_array arrays[ORACLE_ARRAYS]) {
     uniform_formula f;
     (void)read_formula(d, setup, &f);
     if (!oracle_is(d, setup, "scaling", "artifact")) return 0;
@@ -230,8 +242,9 @@ static uint32_t learn(const kvant_descriptor *d, const kvant_setup *setup, kvant
         float *numbers = malloc(rows * columns * sizeof *numbers);
         if (numbers == NULL) return 0;
         for (uint64_t i = 0; i < rows * columns; i++)
-            numbers[i] = a == 0 ? (float)(-0.3 * (double)(5 + i % 7)) /* min comes before scale in the alphabet */
-                                : (float)((2 + (double)(i % 5)) / levels);
+            numbers[i] =
+                a == 0 ? (float)(-0.3 * (double)(5 + i % 7)) /* min comes before scale in the alphabet */
+                       : (float)((2 + (double)(i % 5)) / levels);
         arrays[a] = (kvant_array){.name = a == 0 ? "min" : "scale",
                                   .data = numbers,
                                   .shape = {rows, columns},
@@ -244,7 +257,8 @@ static uint32_t learn(const kvant_descriptor *d, const kvant_setup *setup, kvant
 
 /* Published rows (the same data, relative L2 error), and what follows from them. */
 static const oracle_band bands[] = {
-    {"format=int8 granularity=group_channels group=32 scale=f16 dtype=f32 head_dim=128", {0.0054, 0.0119, 0.0094}},
+    {"format=int8 granularity=group_channels group=32 scale=f16 dtype=f32 head_dim=128",
+     {0.0054, 0.0119, 0.0094}},
     {"format=e4m3 granularity=tensor scaling=static static_scale=1 scale=f32 dtype=f32 head_dim=128",
      {0.0266, 0.0266, 0.0274}},
     {"format=e5m2 granularity=tensor scaling=static static_scale=1 scale=f32 dtype=f32 head_dim=128",
@@ -256,7 +270,8 @@ static const oracle_band bands[] = {
      {0.090, 0.156, 0.139}},
     {"format=int4 granularity=group_channels symmetry=asymmetric group=128 scale=f16 dtype=f32 head_dim=128",
      {0.100, 0.229, 0.151}},
-    {"format=int4 granularity=group_channels group=32 scale=f16 dtype=f32 head_dim=128", {0.097, 0.166, 0.171}},
+    {"format=int4 granularity=group_channels group=32 scale=f16 dtype=f32 head_dim=128",
+     {0.097, 0.166, 0.171}},
     {"format=int3 granularity=group_channels symmetry=asymmetric group=32 scale=f16 dtype=f32 head_dim=128",
      {0.168, 0.255, 0.219}},
     {"format=int3 granularity=group_channels symmetry=asymmetric group=128 scale=f16 dtype=f32 head_dim=128",

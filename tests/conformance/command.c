@@ -25,6 +25,7 @@ static void usage_is_checked(void **state) {
         {{"raw", "--set", "side=keys"}, "did you mean \"key\"?"},
         {{"raw", "--set", "head_dim=0"}, "it takes a number from 1"},
         {{"raw", "--set", "format=f8"}, "it takes input, f32, f16 or bf16"},
+        {{"raw", "--case", "1000000"}, "configurations, from 0 on"},
         {{"raw", "--frobnicate"}, "unknown option"},
     };
     (void)state;
@@ -44,24 +45,27 @@ static void usage_is_checked(void **state) {
 static void an_unknown_codec_is_bad_input(void **state) {
     char *out, *err;
     (void)state;
-    assert_int_equal(kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "kivy", NULL}, &out, &err), 3);
+    assert_int_equal(kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "kivy", NULL}, &out, &err),
+                     3);
     assert_string_equal(out, "");
     kvant_assert_contains(err, "kivy");
     free(out);
     free(err);
-    assert_int_equal(kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "./kvant_none.so", NULL}, &out, &err),
-                     3);
+    assert_int_equal(
+        kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "./kvant_none.so", NULL}, &out, &err),
+        3);
     kvant_assert_contains(err, "kvant_none.so");
     free(out);
     free(err);
 }
 
 static void the_list_names_every_check(void **state) {
-    static const char *const names[] = {"load",   "options", "plan",      "slices", "arbitrary",
-                                        "bounds", "error",   "environment", "isa",  "threads"};
+    static const char *const names[] = {"load",   "options", "plan",        "slices", "arbitrary",
+                                        "bounds", "error",   "environment", "isa",    "threads"};
     char *out, *err;
     (void)state;
-    assert_int_equal(kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "--list", NULL}, &out, &err), 0);
+    assert_int_equal(
+        kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "--list", NULL}, &out, &err), 0);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) kvant_assert_contains(out, names[i]);
     assert_string_equal(err, "");
     free(out);
@@ -92,10 +96,12 @@ static void a_seed_reproduces(void **state) {
     char file[1024];
     (void)state;
     liar(file, "lie_head_range");
-    const char *const three[] = {KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "3", "--fraction", "0.1", NULL};
-    const char *const alone[] = {KVANT_TEST_COMMAND, "check",      "--threads", "1",  file, "--json",
-                                 "--seed",           "3", "--fraction", "0.1", NULL};
-    const char *const four[] = {KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "4", "--fraction", "0.1", NULL};
+    const char *const three[] = {KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "3",
+                                 "--fraction",       "0.1",   NULL};
+    const char *const alone[] = {KVANT_TEST_COMMAND, "check", "--threads",  "1",   file, "--json",
+                                 "--seed",           "3",     "--fraction", "0.1", NULL};
+    const char *const four[] = {KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "4",
+                                "--fraction",       "0.1",   NULL};
     json_t *first = report_of(three, 1), *second = report_of(three, 1), *third = report_of(alone, 1),
            *other = report_of(four, 1);
     assert_true(json_array_size(json_object_get(first, "failures")) > 0);
@@ -113,19 +119,22 @@ static void a_failure_comes_again(void **state) {
     char file[1024], number[32];
     (void)state;
     liar(file, "lie_token_range");
-    json_t *all = report_of(
-        (const char *const[]){KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "9", "--fraction", "0.1", NULL}, 1);
+    json_t *all = report_of((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "9",
+                                                  "--fraction", "0.1", NULL},
+                            1);
     json_t *failures = json_object_get(all, "failures");
     json_t *failure = json_array_get(failures, json_array_size(failures) - 1);
-    (void)snprintf(number, sizeof number, "%lld", (long long)json_integer_value(json_object_get(failure, "case")));
-    json_t *one = report_of((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "9", "--case",
-                                                  number, "--only", "slices", NULL},
+    (void)snprintf(number, sizeof number, "%lld",
+                   (long long)json_integer_value(json_object_get(failure, "case")));
+    json_t *one = report_of((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "9",
+                                                  "--case", number, "--only", "slices", NULL},
                             1);
     assert_int_equal(json_array_size(json_object_get(one, "failures")), 1);
     assert_true(json_equal(json_array_get(json_object_get(one, "failures"), 0), failure));
-    json_t *here = report_of((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "9", "--case",
-                                                   number, "--only", "slices", "--in-process", NULL},
-                             1);
+    json_t *here =
+        report_of((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "9", "--case",
+                                        number, "--only", "slices", "--in-process", NULL},
+                  1);
     assert_true(json_equal(json_array_get(json_object_get(here, "failures"), 0), failure));
     json_decref(all);
     json_decref(one);
@@ -136,10 +145,11 @@ static void settings_pin_values(void **state) {
     char file[1024];
     (void)state;
     liar(file, "lie_token_range");
-    json_t *report = report_of((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "1", "--set",
-                                                     "head_dim=80", "--set", "side=value", "--set", "bits=4", "--set",
-                                                     "block_tokens=50", "--set", "kv_heads=2", NULL},
-                               1);
+    json_t *report =
+        report_of((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--json", "--seed", "1", "--set",
+                                        "head_dim=80", "--set", "side=value", "--set", "bits=4", "--set",
+                                        "block_tokens=50", "--set", "kv_heads=2", NULL},
+                  1);
     json_t *failures = json_object_get(report, "failures");
     assert_true(json_array_size(failures) > 0);
     for (size_t i = 0; i < json_array_size(failures); i++) {
@@ -156,17 +166,17 @@ static void settings_pin_values(void **state) {
 static void only_and_all(void **state) {
     char *out, *err;
     (void)state;
-    assert_int_equal(kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "raw", "--seed", "1", "--only", "slices",
-                                                     "--fraction", "0.1", NULL},
+    assert_int_equal(kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "raw", "--seed", "1",
+                                                     "--only", "slices", "--fraction", "0.1", NULL},
                                &out, &err),
                      0);
     kvant_assert_contains(out, "\n  slices       ok");
     assert_null(strstr(out, "\n  isa "));
     free(out);
     free(err);
-    assert_int_equal(kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "raw", "--seed", "1", "--all", "--set",
-                                                     "head_dim=8", "--set", "data=offset", "--set", "block_tokens=4",
-                                                     "--only", "isa", NULL},
+    assert_int_equal(kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", "raw", "--seed", "1",
+                                                     "--all", "--set", "head_dim=8", "--set", "data=offset",
+                                                     "--set", "block_tokens=4", "--only", "isa", NULL},
                                &out, &err),
                      0);
     kvant_assert_contains(out, "the full product has ");

@@ -1,5 +1,5 @@
-/* Each plugin of tests/bad_plugins that loads and lies fails `kvant check`, with its lie named; those that do not lie pass;
- * and those that do not load are bad input. */
+/* Each plugin of tests/bad_plugins that loads and lies fails `kvant check`, with its lie named; those that
+ * do not lie pass; and those that do not load are bad input. */
 #include "support/command.h"
 #include "support/test.h"
 
@@ -10,9 +10,10 @@
 /* A twentieth of the configurations: every value of every axis is in there. */
 static int check_file(const char *kind, char **out, char **err) {
     char file[1024];
-    (void)snprintf(file, sizeof file, "%s/tests/bad_plugins/%s/kvant_%s.so", KVANT_TEST_BUILD_DIR, kind, kind);
-    return kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--seed", "1", "--fraction", "0.05",
-                                           "--timeout", "2", NULL},
+    (void)snprintf(file, sizeof file, "%s/tests/bad_plugins/%s/kvant_%s.so", KVANT_TEST_BUILD_DIR, kind,
+                   kind);
+    return kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", file, "--seed", "1", "--fraction",
+                                           "0.05", "--timeout", "2", NULL},
                      out, err);
 }
 

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Number formats against the kit's ------------------------------------------------------------------------------ */
+/* ---- Number formats against the kit's ---------------------------------------------------------------- */
 
 static void formats_agree_with_the_kit(void **state) {
     (void)state;
@@ -29,10 +29,14 @@ static void formats_agree_with_the_kit(void **state) {
         if (i % 3 == 0) x = (float)kvant_test_normal(&seed) * ldexpf(1, (int)(i % 40) - 28);
         if (!isfinite(x)) continue;
         double wide = (double)x;
-        if (fabs(wide) < 65000) assert_true(oracle_round(wide, KVANT_DTYPE_F16) == (double)kvant_round_f16(x));
-        if (fabs(wide) < 3e38) assert_true(oracle_round(wide, KVANT_DTYPE_BF16) == (double)kvant_round_bf16(x));
-        assert_true(oracle_saturate(wide, KVANT_DTYPE_F8_E4M3) == (double)kvant_e4m3_to_f32(kvant_f32_to_e4m3(x)));
-        assert_true(oracle_saturate(wide, KVANT_DTYPE_F8_E5M2) == (double)kvant_e5m2_to_f32(kvant_f32_to_e5m2(x)));
+        if (fabs(wide) < 65000)
+            assert_true(oracle_round(wide, KVANT_DTYPE_F16) == (double)kvant_round_f16(x));
+        if (fabs(wide) < 3e38)
+            assert_true(oracle_round(wide, KVANT_DTYPE_BF16) == (double)kvant_round_bf16(x));
+        assert_true(oracle_saturate(wide, KVANT_DTYPE_F8_E4M3) ==
+                    (double)kvant_e4m3_to_f32(kvant_f32_to_e4m3(x)));
+        assert_true(oracle_saturate(wide, KVANT_DTYPE_F8_E5M2) ==
+                    (double)kvant_e5m2_to_f32(kvant_f32_to_e5m2(x)));
         assert_true(oracle_round(wide, KVANT_DTYPE_F32) == wide);
     }
     assert_true(oracle_round(1 + 0x1p-24, KVANT_DTYPE_F32) == 1); /* a tie, to even */
@@ -40,7 +44,7 @@ static void formats_agree_with_the_kit(void **state) {
     assert_true(signbit(oracle_round(-1e-30, KVANT_DTYPE_F16)));
 }
 
-/* ---- Buffers -------------------------------------------------------------------------------------------------------- */
+/* ---- Buffers ----------------------------------------------------------------------------------------- */
 
 static sigjmp_buf back;
 
@@ -54,8 +58,10 @@ static bool faults(volatile unsigned char *address, bool write) {
     (void)sigaction(SIGSEGV, &action, &old);
     bool fault = true;
     if (sigsetjmp(back, 1) == 0) {
-        if (write) *address = 1;
-        else (void)*address;
+        if (write)
+            *address = 1;
+        else
+            (void)*address;
         fault = false;
     }
     (void)sigaction(SIGSEGV, &old, NULL);
@@ -98,26 +104,55 @@ static void buffers_notice(void **state) {
     }
 }
 
-/* ---- Covering array ------------------------------------------------------------------------------------------------- */
+/* ---- Covering array ---------------------------------------------------------------------------------- */
 
 static const int64_t many[] = {1, 2, 3, 4, 5, 6, 7};
 static const char *const words[] = {"a", "b", "c"};
 static const kvant_param covered_params[] = {
-    {.struct_size = sizeof(kvant_param), .type = KVANT_PARAM_INTEGER, .integer_count = 7, .name = "seven", .unit = "",
-     .help = "a number", .integers = many, .integer_min = 1, .integer_max = 7, .integer_default = 2},
-    {.struct_size = sizeof(kvant_param), .type = KVANT_PARAM_CHOICE, .choice_count = 3, .name = "word", .unit = "",
-     .help = "a word", .choices = words},
-    {.struct_size = sizeof(kvant_param), .type = KVANT_PARAM_SWITCH, .name = "turned", .unit = "", .help = "a switch"},
+    {.struct_size = sizeof(kvant_param),
+     .type = KVANT_PARAM_INTEGER,
+     .integer_count = 7,
+     .name = "seven",
+     .unit = "",
+     .help = "a number",
+     .integers = many,
+     .integer_min = 1,
+     .integer_max = 7,
+     .integer_default = 2},
+    {.struct_size = sizeof(kvant_param),
+     .type = KVANT_PARAM_CHOICE,
+     .choice_count = 3,
+     .name = "word",
+     .unit = "",
+     .help = "a word",
+     .choices = words},
+    {.struct_size = sizeof(kvant_param),
+     .type = KVANT_PARAM_SWITCH,
+     .name = "turned",
+     .unit = "",
+     .help = "a switch"},
 };
-static const kvant_descriptor covered_descriptor = {
-    .struct_size = sizeof(kvant_descriptor), .format_id = 0x44564f43, .format_version = 1, .sides = KVANT_SIDES_BOTH,
-    .dtypes = KVANT_DTYPES_ALL, .head_dim_min = 1, .head_dim_max = 4096, .head_dim_multiple = 1, .param_count = 3,
-    .name = "covered", .version = "1.0.0", .title = "Constraints", .paper = "", .license = "Apache-2.0",
-    .deviations = "", .params = covered_params};
+static const kvant_descriptor covered_descriptor = {.struct_size = sizeof(kvant_descriptor),
+                                                    .format_id = 0x44564f43,
+                                                    .format_version = 1,
+                                                    .sides = KVANT_SIDES_BOTH,
+                                                    .dtypes = KVANT_DTYPES_ALL,
+                                                    .head_dim_min = 1,
+                                                    .head_dim_max = 4096,
+                                                    .head_dim_multiple = 1,
+                                                    .param_count = 3,
+                                                    .name = "covered",
+                                                    .version = "1.0.0",
+                                                    .title = "Constraints",
+                                                    .paper = "",
+                                                    .license = "Apache-2.0",
+                                                    .deviations = "",
+                                                    .params = covered_params};
 
 /* Word c takes only even numbers; the switch only word a, and blocks of 16. */
 static bool is_taken(const kvant_setup *setup) {
-    int64_t seven = setup->values[0].integer, word = setup->values[1].integer, turned = setup->values[2].integer;
+    int64_t seven = setup->values[0].integer, word = setup->values[1].integer,
+            turned = setup->values[2].integer;
     return (word != 2 || seven % 2 == 0) && (turned == 0 || word == 0);
 }
 
@@ -141,7 +176,8 @@ static const kvant_plugin covered_plugin = {.struct_size = sizeof(kvant_plugin),
 static bool pair_is_taken(const check_worker *worker, uint32_t a, uint32_t va, uint32_t b, uint32_t vb) {
     const check_board *board = worker->board;
     for (uint32_t i = 0; i < board->row_count; i++)
-        if (board->rows[i].accepted && board->rows[i].value[a] == va && board->rows[i].value[b] == vb) return true;
+        if (board->rows[i].accepted && board->rows[i].value[a] == va && board->rows[i].value[b] == vb)
+            return true;
     return false;
 }
 
@@ -200,7 +236,7 @@ static void every_possible_pair_is_covered(void **state) {
     free(worker);
 }
 
-/* ---- Data ----------------------------------------------------------------------------------------------------------- */
+/* ---- Data -------------------------------------------------------------------------------------------- */
 
 static void data_is_finite_and_exact(void **state) {
     (void)state;

@@ -1,5 +1,5 @@
-/* Every codec that is shipped keeps its promises: `kvant check` on each, on all pairs of values. The seed is fixed, so that a
- * change is blamed for what it did; KVANT_TEST_SEED sets another. */
+/* Every codec that is shipped keeps its promises: `kvant check` on each, on all pairs of values. The seed
+ * is fixed, so that a change is blamed for what it did; KVANT_TEST_SEED sets another. */
 #include "support/command.h"
 #include "support/test.h"
 
@@ -22,11 +22,14 @@
 static void check_codec(const char *name) {
     const char *seed = getenv("KVANT_TEST_SEED");
     char *out, *err;
-    int status = kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", name, "--seed", seed != NULL ? seed : "1",
-                                                 "--fraction", FRACTION, "--timeout", "60", NULL},
+    int status = kvant_run((const char *const[]){KVANT_TEST_COMMAND, "check", name, "--seed",
+                                                 seed != NULL ? seed : "1", "--fraction", FRACTION,
+                                                 "--timeout", "60", NULL},
                            &out, &err);
-    if (status != 0) print_message("%s%s", out, err);
-    else print_message("%.*s", (int)strcspn(strchr(out, '\n') + 1, "\n"), strchr(out, '\n') + 1);
+    if (status != 0)
+        print_message("%s%s", out, err);
+    else
+        print_message("%.*s", (int)strcspn(strchr(out, '\n') + 1, "\n"), strchr(out, '\n') + 1);
     assert_int_equal(status, 0);
     kvant_assert_contains(out, "keeps its promises");
     free(out);

@@ -26,8 +26,8 @@ void kvant_draft_drop(kvant_draft *d, const char *name);
 /* Sets a metadata string; NULL takes it away. */
 void kvant_draft_say(kvant_draft *d, const char *key, const char *value);
 
-/* A right dump with everything. Two layers of other shapes: 10 tokens, 2 kv heads of 8 and 6, 3 kv heads of 12
- * and 5; 4 queries. */
+/* A right dump with everything. Two layers of other shapes: 10 tokens, 2 kv heads of 8 and 6, 3 kv heads of
+ * 12 and 5; 4 queries. */
 kvant_draft kvant_draft_dump(void);
 
 /* Its bytes, for the caller to free. */

@@ -28,7 +28,8 @@ static void refuse(const kvant_draft *d, kvant_status want, const char *part) {
     kvant_assert_refused(status, &diag, "bad.safetensors");
     kvant_assert_contains(diag.message, part);
     assert_int_equal(status, want);
-    /* The same of arrays that are yet to be written; the order of tensors is another, so the place may be too. */
+    /* The same of arrays that are yet to be written; the order of tensors is another, so the place may be
+     * too. */
     assert_int_not_equal(kvant_dump_of_arrays(d->arrays, d->count, d->metadata, d->metadata_count,
                                               "bad.safetensors", &dump, &again),
                          KVANT_OK);
@@ -44,7 +45,7 @@ static kvant_dump *open_draft(const kvant_text *text, const char *name) {
     return dump;
 }
 
-/* ---- Right dumps ----------------------------------------------------------------------------------------- */
+/* ---- Right dumps --------------------------------------------------------------------------------------- */
 
 static void reads_everything(void **state) {
     (void)state;
@@ -150,7 +151,7 @@ static void fills_in_what_is_not_said(void **state) {
     kvant_text_free(&text);
 }
 
-/* ---- Wrong metadata -------------------------------------------------------------------------------------- */
+/* ---- Wrong metadata ------------------------------------------------------------------------------------ */
 
 static void refuses_bad_metadata(void **state) {
     (void)state;
@@ -221,7 +222,7 @@ static void refuses_bad_metadata(void **state) {
     refuse(&d, KVANT_ERROR_GEOMETRY, "4 is not a multiple of the 3 kv heads of layer 1");
 }
 
-/* ---- Wrong tensors --------------------------------------------------------------------------------------- */
+/* ---- Wrong tensors ------------------------------------------------------------------------------------- */
 
 static void refuses_missing_tensors(void **state) {
     (void)state;
@@ -347,7 +348,7 @@ static void survives_every_bit_flip(void **state) {
     kvant_text_free(&text);
 }
 
-/* ---- The samples ----------------------------------------------------------------------------------------- */
+/* ---- The samples --------------------------------------------------------------------------------------- */
 
 static void reads_the_samples(void **state) {
     (void)state;

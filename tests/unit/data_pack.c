@@ -256,7 +256,8 @@ static void packs_and_unpacks(void **state) {
             kvant_record_part part = kvant_record_extent(&record, row / 2, row % 2);
             uint32_t dim = row % 2 == 0 ? KEY_DIM : VALUE_DIM, longer = 0;
             for (uint32_t t = 0; t < BLOCK; t++) {
-                unsigned tag = (8 * i + (i == 0 && t < 3 ? 3 : t)) % 7; /* sinks take that of the row after them */
+                unsigned tag =
+                    (8 * i + (i == 0 && t < 3 ? 3 : t)) % 7; /* sinks take that of the row after them */
                 unsigned class = row % 2 == 0 ? tag % 2 : tag % 3 == 0;
                 if (i < 3) assert_int_equal(part.bytes[t], class);
                 longer += class;

@@ -11,7 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = FLOOR_TOKENS, DIM = FLOOR_DIM, COUNT = FLOOR_COUNT, ROW = FLOOR_HEADS * FLOOR_DIM, SINKS = 3 };
+enum {
+    TOKENS = FLOOR_TOKENS,
+    DIM = FLOOR_DIM,
+    COUNT = FLOOR_COUNT,
+    ROW = FLOOR_HEADS * FLOOR_DIM,
+    SINKS = 3
+};
 
 static const uint8_t tags[TOKENS] = {1, 2, 3, 4, 5, 6, 8, 9};
 
@@ -79,15 +85,16 @@ static void it_turns_by_its_own_position(void **state) {
     floor_close(&o);
 }
 
-/* Sink rows are the caller's to keep: what is wrong in them is refused, and not counted where it is replaced. */
+/* Sink rows are the caller's to keep: what is wrong in them is refused, and not counted where it is
+ * replaced. */
 static void sinks_are_not_counted(void **state) {
     (void)state;
     float rows[COUNT];
     floor_rows(rows, KVANT_DTYPE_F32);
     rows[2] = NAN;
     rows[SINKS * ROW + 1] = INFINITY;
-    floor_codec o = floor_open((floor_wish){.dtype = KVANT_DTYPE_F32,
-                                            .head = "sinks = 3\non_nonfinite = saturate\n"});
+    floor_codec o =
+        floor_open((floor_wish){.dtype = KVANT_DTYPE_F32, .head = "sinks = 3\non_nonfinite = saturate\n"});
     encode_at(&o, rows, 0);
     assert_int_equal(o.report.replaced, 1);
     encode_at(&o, rows, TOKENS);
