@@ -72,8 +72,8 @@ const kvant_param uniform_params[UNIFORM_PARAM_COUNT] = {
                                   .name = "static_min",
                                   .unit = "",
                                   .help = "the minimum of every element; only static and asymmetric",
-                                  .number_min = -1e38,
-                                  .number_max = 1e38,
+                                  .number_min = -1e30, /* so that x - min stays finite */
+                                  .number_max = 1e30,
                                   .number_default = 0},
     [UNIFORM_PARAM_CONVENTION] = {.struct_size = sizeof(kvant_param),
                                   .name = "convention",

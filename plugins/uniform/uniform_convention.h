@@ -27,6 +27,7 @@
 #include "uniform_config.h"
 
 #include <kvant/kit/e8m0.h>
+#include <kvant/kit/sum.h>
 
 enum uniform_convention {
     UNIFORM_KVANT,
@@ -128,5 +129,17 @@ uint8_t uniform_code(const uniform_arithmetic *arithmetic, const uniform_quantiz
 
 /* The value of a stored code. */
 float uniform_value(const uniform_arithmetic *arithmetic, const uniform_quantizer *quantizer, uint8_t code);
+
+/* The mean of magnitudes, which it destroys; room for kvant_sum_room(n). Where their sum could leave the
+ * range of floats they are added 2^-32 times as large, which is exact but for what then vanishes beside
+ * them. */
+static inline float uniform_mean(float *magnitudes, uint32_t n) {
+    float largest = 0.0f;
+    for (uint32_t i = 0; i < n; i++) largest = magnitudes[i] > largest ? magnitudes[i] : largest;
+    if (largest <= 0x1p96f) return kvant_sum(magnitudes, n) / (float)n;
+    for (uint32_t i = 0; i < n; i++) magnitudes[i] *= 0x1p-32f;
+    float mean = kvant_sum(magnitudes, n) / (float)n;
+    return mean < largest * 0x1p-32f ? mean * 0x1p32f : largest;
+}
 
 #endif

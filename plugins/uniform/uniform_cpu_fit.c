@@ -46,7 +46,7 @@ static void magnitudes(const float *x, size_t n, float *terms) {
 }
 
 static int32_t mean_key(float *terms, size_t n) {
-    return uniform_key_of(kvant_sum(terms, (uint32_t)n) / (float)n);
+    return uniform_key_of(uniform_mean(terms, (uint32_t)n));
 }
 
 /* The first element of largest magnitude, with its sign: only where both signs reach it does it need a

@@ -82,7 +82,7 @@ static uint32_t fit_group(const uniform_state *s, const kvant_view *rows, const 
     case UNIFORM_RANGE_MAGNITUDE:
         return uniform_fit(a, 0.0f, r.magnitude, q);
     case UNIFORM_RANGE_MEAN:
-        return uniform_fit(a, 0.0f, kvant_sum(terms, r.count) / (float)r.count, q);
+        return uniform_fit(a, 0.0f, uniform_mean(terms, r.count), q);
     case UNIFORM_RANGE_SIGNED:
         return uniform_fit(a, 0.0f, r.signed_largest, q);
     case UNIFORM_RANGE_SPAN:

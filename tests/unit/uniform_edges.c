@@ -463,10 +463,37 @@ static void arbitrary_bytes(void **state) {
         }
 }
 
+/* The mean of a 1-bit group, where the sum of its magnitudes leaves the range of floats. */
+static void means_of_the_largest(void **state) {
+    (void)state;
+    enum { MEAN_COUNT = 32 * 2 * 64 };
+    static const char *const cells[] = {"token",   "group_channels", "group_tokens",
+                                        "channel", "head",           "tensor"};
+    static float rows[MEAN_COUNT];
+    uint32_t isas[KVANT_TEST_ISA_MAX], isa_count = kvant_test_isas(isas);
+    for (int i = 0; i < MEAN_COUNT; i++) rows[i] = i % 3 == 0 ? -3e38f : 1e38f;
+    for (size_t g = 0; g < sizeof cells / sizeof *cells; g++)
+        for (uint32_t l = 0; l < isa_count; l++) {
+            char parameters[96];
+            (void)snprintf(parameters, sizeof parameters, "format=int1 scale=f32 granularity=%s%s", cells[g],
+                           strncmp(cells[g], "group", 5) == 0 ? " group=32" : "");
+            kvant_test_codec *c = kvant_test_codec_open("uniform", KVANT_SIDE_VALUE, KVANT_DTYPE_F32, 32, 2,
+                                                        64, isas[l], parameters);
+            kvant_test_codec_encode(c, rows, MEAN_COUNT);
+            float *back = kvant_test_codec_decode(c, KVANT_DTYPE_F32);
+            for (int i = 0; i < MEAN_COUNT;
+                 i++) /* a third of them of 3e38: 1.6e38 to 1.7e38 by the group's count */
+                kvant_assert_within(back[i], rows[i] < 0 ? -1.66e38 : 1.66e38, 0.05);
+            free(back);
+            kvant_test_codec_close(c);
+        }
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(special_values), cmocka_unit_test(constants),       cmocka_unit_test(saturation),
-        cmocka_unit_test(shapes),         cmocka_unit_test(arbitrary_bytes),
+        cmocka_unit_test(special_values),  cmocka_unit_test(constants),
+        cmocka_unit_test(saturation),      cmocka_unit_test(shapes),
+        cmocka_unit_test(arbitrary_bytes), cmocka_unit_test(means_of_the_largest),
     };
     return kvant_run_tests(tests, argc, argv);
 }
