@@ -3,7 +3,7 @@
 #define KVANT_TOOLS_EVAL_REPORT_H
 
 #include "base/text.h"
-#include "measure/eval.h"
+#include "measure/eval_run.h"
 
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* One layer of kvant_eval_run: see eval.h for what is measured and eval_layer.h for the border.
+/* One layer of kvant_eval_run: see eval_run.h for what is measured and eval_layer.h for the border.
  *
  * Blocks are coded one at a time; of a block, a run of tokens is decoded at a time; of a run, a tile of at
  * most KVANT_ATTENTION_TILE tokens of one head is widened to double, measured, and handed to attention. Many

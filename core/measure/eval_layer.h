@@ -3,7 +3,7 @@
 #define KVANT_MEASURE_EVAL_LAYER_H
 
 #include "data/blocks.h"
-#include "measure/eval.h"
+#include "measure/eval_run.h"
 
 typedef struct eval_job {
     const kvant_plan *plan;

@@ -1,5 +1,5 @@
-/* Numbers of a whole run, see the second half of eval.h. */
-#include "measure/eval.h"
+/* Numbers of a whole run, see the second half of eval_run.h. */
+#include "measure/eval_run.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #include "pipeline/codec_rows.h"
 #include "pipeline/plan.h"
 #include "plugin/fpenv.h"
-#include "plugin/isa.h"
+#include "plugin/isa_level.h"
 
 #include <kvant/kit/diag.h>
 #include <kvant/kit/view.h>

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "data/safetensors.h"
 #include "plugin/fpenv.h"
-#include "plugin/isa.h"
+#include "plugin/isa_level.h"
 #include "plugin/schema.h"
 
 #include <kvant/kit/diag.h>

@@ -7,7 +7,7 @@
 #include "plugin/registry.h"
 
 #include "base/text.h"
-#include "plugin/isa.h"
+#include "plugin/isa_level.h"
 
 #include <kvant/kit/diag.h>
 

@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "plugin/fpenv.h"
-#include "plugin/isa.h"
+#include "plugin/isa_level.h"
 #include "plugin/vet.h"
 
 #include <kvant/kit/diag.h>

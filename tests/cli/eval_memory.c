@@ -1,6 +1,6 @@
 /* `kvant eval` takes at most the dump's size and 64 MiB, however many threads are asked for. */
-#include "support/command.h"
-#include "support/dump.h"
+#include "support/run_command.h"
+#include "support/write_dump.h"
 #include "support/scratch.h"
 #include "support/test.h"
 

@@ -1,5 +1,5 @@
 /* docs/json.md promises field names: whatever `--json` prints is named there. */
-#include "support/command.h"
+#include "support/run_command.h"
 #include "support/scratch.h"
 #include "support/test.h"
 

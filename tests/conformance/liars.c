@@ -25,7 +25,7 @@
                                                .encode = ENCODE,                                             \
                                                .decode = DECODE,                                             \
                                                .extension = EXTENSION};                                      \
-    static const kvant_plugin *NAME##_query(uint32_t host_abi) {                                             \
+    __attribute__((unused)) static const kvant_plugin *NAME##_query(uint32_t host_abi) {                     \
         (void)host_abi;                                                                                      \
         return &NAME##_plugin;                                                                               \
     }

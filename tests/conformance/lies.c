@@ -1,6 +1,6 @@
 /* Each plugin of tests/bad_plugins that loads and lies fails `kvant check`, with its lie named; those that
  * do not lie pass; and those that do not load are bad input. */
-#include "support/command.h"
+#include "support/run_command.h"
 #include "support/test.h"
 
 #include <stdio.h>

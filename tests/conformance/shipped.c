@@ -1,6 +1,6 @@
 /* Every codec that is shipped keeps its promises: `kvant check` on each, on all pairs of values. The seed
  * is fixed, so that a change is blamed for what it did; KVANT_TEST_SEED sets another. */
-#include "support/command.h"
+#include "support/run_command.h"
 #include "support/test.h"
 
 #include <stdio.h>

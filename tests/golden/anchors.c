@@ -2,7 +2,7 @@
  * NumPy, from the definitions of the codecs: each number of each of the four layers, through the real
  * command. NMSE within 1 %, attention errors (both sides) within 3 %, beside the rounding of the printed
  * reference. */
-#include "support/command.h"
+#include "support/run_command.h"
 #include "support/test.h"
 
 #include <jansson.h>

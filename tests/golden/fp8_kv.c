@@ -6,7 +6,7 @@
  *     static.<format>.s<scale>.codes                scaling = static, static_scale = <scale>
  *
  * A tensor that is not known here fails the test. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <data/safetensors.h>

@@ -1,7 +1,7 @@
 /* KIVI's bytes: the same at every instruction set, for every stride and alignment of the rows, and for any
  * range of tokens and heads that is decoded; sizes and bits as the byte map says; options change them; what
  * cannot be done is refused with the parameter named. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <kivi/kivi_block.h>

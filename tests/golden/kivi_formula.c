@@ -1,7 +1,7 @@
 /* KIVI against its formula, computed here in double precision, on data that shows faults: outlier channels,
  * offsets, constant groups, numbers away from zero, short last groups, head dims that nothing divides; and
  * against the error that the formula has on N(0,1). Every instruction set of this machine. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <kvant/kit/half.h>

@@ -1,6 +1,6 @@
 /* Rows of views as floats: every dtype, stride and alignment, against loads made one by one in this test.
  * (The vector conversions of higher instruction sets are compared with the scalar ones by
- * tests/unit/raw.c.) */
+ * tests/unit/raw_rows.c.) */
 #include "support/test.h"
 
 #include <kvant/kit/view.h>

@@ -1,8 +1,8 @@
 /* core/measure/eval with a codec whose mistakes are known: what it does wrong must be seen, and where. */
-#include "support/dump.h"
+#include "support/write_dump.h"
 #include "support/test.h"
 
-#include "measure/eval.h"
+#include "measure/eval_run.h"
 
 #include <kvant/kit/view.h>
 

@@ -2,7 +2,7 @@
 #include "support/scratch.h"
 #include "support/test.h"
 
-#include "plugin/isa.h"
+#include "plugin/isa_level.h"
 
 #include <stdbool.h>
 #include <stdio.h>

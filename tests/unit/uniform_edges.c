@@ -1,7 +1,7 @@
 /* Where plain quantization breaks elsewhere: zeros, constants, denormals, the ends of the ranges, ragged
  * shapes, parts of an extent, strided and unaligned rows, hostile bytes. For every format, convention and
  * instruction set: finite output, the value that the formula gives, and the reference's bytes and floats. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <kvant/kit/half.h>

@@ -1,6 +1,6 @@
 /* What the parameters of `uniform` do: each changes bytes, combinations without meaning are refused by
  * name, bits are counted exactly, and static scales come from a number or from an artifact. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <kvant/kit/half.h>

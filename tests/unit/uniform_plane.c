@@ -3,7 +3,7 @@
  * alone. Errors must agree both ways within 2 %, every instruction set must give the reference's bytes and
  * floats, and what is not legal must be refused by name. The rows of the literature's error table are
  * checked as numbers besides. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <kvant/kit/half.h>

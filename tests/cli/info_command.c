@@ -1,6 +1,6 @@
 /* kvant info, as the real command, on a codec whose numbers can be worked out by hand: rows of 8 or 4 bits
  * with one f32 scale each (tests/bad_plugins/honest.h). */
-#include "support/command.h"
+#include "support/run_command.h"
 #include "support/test.h"
 
 #include <jansson.h>

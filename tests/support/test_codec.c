@@ -1,5 +1,5 @@
 /* See codec.h. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <kvant/kit/view.h>

@@ -6,8 +6,8 @@
  *     kvant_test_dump_write(&d, "/tmp/x.safetensors");
  *
  * The same seed gives the same keys whether they are written before or after RoPE. */
-#ifndef KVANT_TEST_DUMP_H
-#define KVANT_TEST_DUMP_H
+#ifndef KVANT_TEST_WRITE_DUMP_H
+#define KVANT_TEST_WRITE_DUMP_H
 
 #include <kvant/types.h>
 

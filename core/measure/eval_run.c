@@ -1,5 +1,5 @@
-/* See eval.h: layers shared out among threads. */
-#include "measure/eval.h"
+/* See eval_run.h: layers shared out among threads. */
+#include "measure/eval_run.h"
 
 #include "base/parallel.h"
 #include "measure/eval_layer.h"

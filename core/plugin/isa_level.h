@@ -1,6 +1,6 @@
 /* What kvant_isa() and its kin in kvant.h keep from applications. */
-#ifndef KVANT_PLUGIN_ISA_H
-#define KVANT_PLUGIN_ISA_H
+#ifndef KVANT_PLUGIN_ISA_LEVEL_H
+#define KVANT_PLUGIN_ISA_LEVEL_H
 
 #include <kvant/kvant.h>
 

@@ -1,5 +1,5 @@
 /* See dump.h. */
-#include "support/dump.h"
+#include "support/write_dump.h"
 
 #include "support/test.h"
 

@@ -1,5 +1,5 @@
 /* kvant resolve: the real command, on pipelines that the test writes. */
-#include "support/command.h"
+#include "support/run_command.h"
 #include "support/scratch.h"
 #include "support/test.h"
 

@@ -1,6 +1,6 @@
 /* `kvant eval` as its users meet it: tables, files, errors. */
-#include "support/command.h"
-#include "support/dump.h"
+#include "support/run_command.h"
+#include "support/write_dump.h"
 #include "support/test.h"
 
 #include <jansson.h>

@@ -1,10 +1,10 @@
-/* Instruction sets: what this machine has, and what the caller allows. See isa.h and kvant.h.
+/* Instruction sets: what this machine has, and what the caller allows. See isa_level.h and kvant.h.
  *
  * A level is the whole of a psABI level (x86-64-v2, v3, v4; v4 here includes VNNI), and of the operating
  * system's willingness to save its registers. The limit is the variable KVANT_ISA until kvant_isa_limit says
  * otherwise.
  */
-#include "plugin/isa.h"
+#include "plugin/isa_level.h"
 
 #include "base/text.h"
 

@@ -1,5 +1,5 @@
 /* The `kvant check` command: its options, its exit statuses, and that a seed says everything. */
-#include "support/command.h"
+#include "support/run_command.h"
 #include "support/test.h"
 
 #include <jansson.h>

@@ -2,10 +2,10 @@
  * as a ratio to memcpy of the same rows, measured in turn in the same run; the best of several rounds. Prints
  * a Markdown table.
  *
- *     codec [--tokens N] [--block N] [--heads N] [--dim N] [--rounds N] [--dtype f32|f16|bf16|all]
- *           [--isa LEVEL|all] [CODEC[:NAME=VALUE[,NAME=VALUE]...]]...
+ *     codec_speed [--tokens N] [--block N] [--heads N] [--dim N] [--rounds N] [--dtype f32|f16|bf16|all]
+ *                 [--isa LEVEL|all] [CODEC[:NAME=VALUE[,NAME=VALUE]...]]...
  *
- *     codec --isa all kivi:bits=2 kivi:bits=4,group=64 uniform raw
+ *     codec_speed --isa all kivi:bits=2 kivi:bits=4,group=64 uniform raw
  *
  * Rows are numbers of a normal distribution, `tokens` of them (4096), in blocks of `block` (64) tokens, dense
  * as [token, head, channel]. Decoding writes rows of the type that was encoded. A GB is 1e9 bytes of rows;
@@ -48,7 +48,7 @@ typedef struct subject {
 } subject;
 
 static _Noreturn void die(const char *what, const char *why) {
-    fprintf(stderr, "codec: %s: %s\n", what, why);
+    fprintf(stderr, "codec_speed: %s: %s\n", what, why);
     exit(2);
 }
 
@@ -127,7 +127,7 @@ static bool open_subject(subject *s, const options *o, const char *text, uint32_
                              .values = s->values};
     s->layout.struct_size = sizeof s->layout;
     if (s->plugin->plan(&s->setup, &s->layout, &diag) != KVANT_OK) {
-        fprintf(stderr, "codec: %s: %s\n", text, diag.message);
+        fprintf(stderr, "codec_speed: %s: %s\n", text, diag.message);
         return false;
     }
     if (s->layout.isa != isa) return false; /* no code of its own for this level */
@@ -142,7 +142,7 @@ static bool open_subject(subject *s, const options *o, const char *text, uint32_
     s->extents = allocate((extent + 4095) / 4096 * 4096 * s->blocks);
     s->sizes = allocate(s->blocks * sizeof *s->sizes);
     if (s->plugin->open(&s->setup, &s->layout, s->state, &diag) != KVANT_OK) {
-        fprintf(stderr, "codec: %s: %s\n", text, diag.message);
+        fprintf(stderr, "codec_speed: %s: %s\n", text, diag.message);
         return false;
     }
     uint64_t seed = 1;
@@ -295,7 +295,7 @@ static options read_options(int argc, char **argv) {
             o.codecs[o.codec_count++] = name;
             continue;
         }
-        if (++i == argc) die(name, "expected a value after it (see the head of bench/codec.c)");
+        if (++i == argc) die(name, "expected a value after it (see the head of bench/codec_speed.c)");
         if (strcmp(name, "--tokens") == 0)
             o.tokens = positive(name, argv[i]);
         else if (strcmp(name, "--block") == 0)
@@ -311,7 +311,7 @@ static options read_options(int argc, char **argv) {
         else if (strcmp(name, "--isa") == 0)
             o.isa = isa_of(argv[i]);
         else
-            die(name, "unknown option (see the head of bench/codec.c)");
+            die(name, "unknown option (see the head of bench/codec_speed.c)");
     }
     if (o.tokens < o.block) die("--tokens", "less than one block");
     if (o.codec_count == 0)

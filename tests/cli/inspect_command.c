@@ -1,8 +1,8 @@
 /* `kvant inspect` as its users meet it. */
 #include "data/dump.h"
-#include "support/command.h"
+#include "support/session.h"
 #include "support/data.h"
-#include "support/dump.h"
+#include "support/write_dump.h"
 #include "support/test.h"
 
 #include <kvant/kit/view.h>
@@ -13,40 +13,6 @@
 #include <string.h>
 
 #define SAMPLE KVANT_TEST_SOURCE_DIR "/samples/sample.safetensors"
-
-static char *out, *err;
-
-#define KVANT(...) run((const char *const[]){KVANT_TEST_COMMAND, __VA_ARGS__, NULL})
-
-static int run(const char *const argv[]) {
-    free(out);
-    free(err);
-    return kvant_run(argv, &out, &err);
-}
-
-static void must(int status) {
-    if (status != 0) fail_msg("exit status %d: %s%s", status, out, err);
-}
-
-static void refused(int status, const char *part) {
-    if (status != 3) fail_msg("exit status %d, not 3: %s%s", status, out, err);
-    assert_string_equal(out, "");
-    kvant_assert_contains(err, part);
-    assert_ptr_equal(strchr(err, '\n'), err + strlen(err) - 1);
-}
-
-/* A path in the test's directory, the same string for the same name. */
-static const char *path(const char *name) {
-    static char paths[16][128];
-    char wanted[128];
-    (void)snprintf(wanted, sizeof wanted, "%s/%s", kvant_test_directory(), name);
-    for (unsigned i = 0; i < 16; i++) {
-        if (paths[i][0] == '\0') strcpy(paths[i], wanted);
-        if (strcmp(paths[i], wanted) == 0) return paths[i];
-    }
-    fail_msg("too many files");
-    return NULL;
-}
 
 static json_t *parse(void) {
     json_error_t error;

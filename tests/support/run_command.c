@@ -1,5 +1,5 @@
 /* See command.h. Output goes through unlinked temporary files, so that no pipe can fill up and block. */
-#include "support/command.h"
+#include "support/run_command.h"
 
 #include "support/test.h"
 

@@ -1,6 +1,6 @@
 /* `kvant import` as its users meet it: every layout of axes gives the same dump. */
 #include "data/dump.h"
-#include "support/command.h"
+#include "support/session.h"
 #include "support/data.h"
 #include "support/test.h"
 
@@ -14,40 +14,6 @@
 #include <unistd.h>
 
 enum { LAYERS = 3, HEADS = 2, TOKENS = 5, DIM = 4, VALUE_DIM = 6, Q_HEADS = 4, QUERIES = 3 };
-
-static char *out, *err;
-
-#define KVANT(...) run((const char *const[]){KVANT_TEST_COMMAND, __VA_ARGS__, NULL})
-
-static int run(const char *const argv[]) {
-    free(out);
-    free(err);
-    return kvant_run(argv, &out, &err);
-}
-
-static void must(int status) {
-    if (status != 0) fail_msg("exit status %d: %s%s", status, out, err);
-}
-
-static void refused(int status, const char *part) {
-    if (status != 3) fail_msg("exit status %d, not 3: %s%s", status, out, err);
-    assert_string_equal(out, "");
-    kvant_assert_contains(err, part);
-    assert_ptr_equal(strchr(err, '\n'), err + strlen(err) - 1);
-}
-
-/* A path in the test's directory, the same string for the same name. */
-static const char *path(const char *name) {
-    static char paths[64][128];
-    char wanted[128];
-    (void)snprintf(wanted, sizeof wanted, "%s/%s", kvant_test_directory(), name);
-    for (unsigned i = 0; i < 64; i++) {
-        if (paths[i][0] == '\0') strcpy(paths[i], wanted);
-        if (strcmp(paths[i], wanted) == 0) return paths[i];
-    }
-    fail_msg("too many files");
-    return NULL;
-}
 
 /* ---- Arrays of any layout ------------------------------------------------------------------------------ */
 

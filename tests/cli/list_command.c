@@ -1,5 +1,5 @@
 /* kvant list, as the real command. */
-#include "support/command.h"
+#include "support/run_command.h"
 #include "support/scratch.h"
 #include "support/test.h"
 

@@ -8,8 +8,8 @@
  *
  * To set a variable for it, run it through env: {"env", "KVANT_ISA=v2", KVANT_TEST_COMMAND, "list", NULL}.
  */
-#ifndef KVANT_TEST_COMMAND_H
-#define KVANT_TEST_COMMAND_H
+#ifndef KVANT_TEST_RUN_COMMAND_H
+#define KVANT_TEST_RUN_COMMAND_H
 
 /* argv[0] is the program (a path, or a name in PATH), NULL ends the list. Standard input is empty. *out
  * and *err are what it wrote to standard output and standard error, NUL-terminated, for the caller to

@@ -8,8 +8,8 @@
  *     uint8_t *codes = kvant_test_codec_inspect(c, "codes", &array);
  *     free(codes); free(x); kvant_test_codec_close(c);
  */
-#ifndef KVANT_TEST_CODEC_H
-#define KVANT_TEST_CODEC_H
+#ifndef KVANT_TEST_TEST_CODEC_H
+#define KVANT_TEST_TEST_CODEC_H
 
 #include <kvant/plugin.h>
 

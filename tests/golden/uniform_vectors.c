@@ -8,7 +8,7 @@
  *
  * claims[] says which parameters stand for an oracle. Other oracles of the file are listed in unclaimed[];
  * a tensor in neither list fails the test. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <data/safetensors.h>

@@ -1,5 +1,5 @@
 /* raw: every pair of input and format at every instruction set, against conversions made in this test. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <kvant/kit/view.h>

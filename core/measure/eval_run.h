@@ -11,8 +11,8 @@
  * Memory: the dump is mapped and not copied; besides it a run takes at most KVANT_EVAL_MEMORY bytes for its
  * threads, tables that codecs keep not counted. Layers are shared out among threads, fewer than asked for
  * where memory is short, and results do not depend on their number. */
-#ifndef KVANT_MEASURE_EVAL_H
-#define KVANT_MEASURE_EVAL_H
+#ifndef KVANT_MEASURE_EVAL_RUN_H
+#define KVANT_MEASURE_EVAL_RUN_H
 
 #include "data/dump.h"
 #include "measure/account.h"

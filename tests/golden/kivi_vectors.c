@@ -8,7 +8,7 @@
  *     upstream_*           theirs where it is wrong or undefined (constant groups, overflow); the plain name
  *                          then has the right value. Compared only where it is defined.
  * A tensor or a key that is not known here fails the test, so nothing is passed over. */
-#include "support/codec.h"
+#include "support/test_codec.h"
 #include "support/test.h"
 
 #include <data/safetensors.h>
