@@ -9,6 +9,7 @@
  */
 #include "pipeline/codec_floor.h"
 
+#include "data/blocks.h"
 #include "pipeline/codec_rows.h"
 #include "pipeline/plan.h"
 #include "plugin/fpenv.h"
@@ -48,8 +49,8 @@ static bool place_part(size_t *end, size_t *at, uint64_t count, uint64_t size) {
 static bool place_scratch(kvant_codec *codec) {
     const kvant_setup *setup = &codec->entry->setup;
     uint64_t elements = (uint64_t)setup->block_tokens * setup->kv_heads * setup->head_dim;
-    bool copies = codec->changes || codec->plan->on_nonfinite == KVANT_ON_NONFINITE_SATURATE ||
-                  codec->plan->sinks > 0;
+    bool copies =
+        codec->changes || codec->plan->on_nonfinite == KVANT_ON_NONFINITE_SATURATE || codec->plan->sinks > 0;
     /* Decoded rows that the host changes stay floats until then. */
     uint64_t width = codec->changes ? sizeof(float) : kvant_element_bytes(setup->dtype);
     uint32_t pairs = codec->entry->turn != KVANT_TURN_NONE ? setup->rope->rotary_dim / 2 : 0;
@@ -263,7 +264,7 @@ static kvant_view change_rows(const kvant_codec *codec, const kvant_view *rows, 
                         &all->replaced, &all->saturated);
     for (uint32_t t = 0; t < sinks; t++)
         memcpy(kvant_mutable_view_at(&to, t, 0), rest.data, (size_t)to.token_stride);
-    return kvant_dense_view(to.data, setup->dtype, setup->block_tokens, setup->kv_heads, setup->head_dim);
+    return kvant_rows_view(to.data, setup->dtype, setup->block_tokens, setup->kv_heads, setup->head_dim);
 }
 
 /* In the pinned floating-point environment, on checked arguments. */
@@ -364,7 +365,7 @@ static kvant_status decode_rows(const kvant_codec *codec, const kvant_extent *ex
                       kvant_status_text(status));
     if (codec->changes) {
         kvant_view from =
-            kvant_dense_view(floats.data, KVANT_DTYPE_F32, rows->tokens, rows->heads, rows->head_dim);
+            kvant_rows_view(floats.data, KVANT_DTYPE_F32, rows->tokens, rows->heads, rows->head_dim);
         kvant_rows_from_codec(codec->entry, &from, rows, extent->first_position + args.first_token,
                               args.first_head, row_scratch(codec, scratch));
     }

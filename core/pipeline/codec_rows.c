@@ -1,6 +1,8 @@
 /* See codec_rows.h. */
 #include "pipeline/codec_rows.h"
 
+#include "data/blocks.h"
+
 #include <kvant/kit/rope.h>
 #include <kvant/kit/view.h>
 
@@ -61,23 +63,9 @@ bool kvant_find_not_finite(const kvant_view *rows, kvant_place *place) {
 
 /* ---- Views --------------------------------------------------------------------------------------------- */
 
-kvant_view kvant_dense_view(const void *data, uint32_t dtype, uint32_t tokens, uint32_t heads,
-                            uint32_t head_dim) {
-    int64_t width = kvant_element_bytes(dtype);
-    return (kvant_view){.struct_size = sizeof(kvant_view),
-                        .dtype = dtype,
-                        .data = data,
-                        .tokens = tokens,
-                        .heads = heads,
-                        .head_dim = head_dim,
-                        .token_stride = width * head_dim * heads,
-                        .head_stride = width * head_dim,
-                        .channel_stride = width};
-}
-
 kvant_mutable_view kvant_dense_mutable_view(void *data, uint32_t dtype, uint32_t tokens, uint32_t heads,
                                             uint32_t head_dim) {
-    kvant_view view = kvant_dense_view(NULL, dtype, tokens, heads, head_dim);
+    kvant_view view = kvant_rows_view(NULL, dtype, tokens, heads, head_dim);
     return (kvant_mutable_view){.struct_size = sizeof(kvant_mutable_view),
                                 .dtype = dtype,
                                 .data = data,
