@@ -25,6 +25,7 @@
                                                .encode = ENCODE,                                             \
                                                .decode = DECODE,                                             \
                                                .extension = EXTENSION};                                      \
+    /* Sanitizer builds leave some of them out. */                                                           \
     __attribute__((unused)) static const kvant_plugin *NAME##_query(uint32_t host_abi) {                     \
         (void)host_abi;                                                                                      \
         return &NAME##_plugin;                                                                               \
@@ -84,7 +85,8 @@ static void a_call_that_hangs(void **state) {
 
 static kvant_status eat_decode(const void *state, const kvant_decode_args *args) {
     for (;;) {
-        char *more = malloc(1 << 24);
+        char *volatile more =
+            malloc(1 << 24); /* volatile: memory that nobody looks at may be optimised away */
         if (more == NULL) break;
         memset(more, 1, 1 << 24);
     }
