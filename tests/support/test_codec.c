@@ -1,4 +1,4 @@
-/* See codec.h. */
+/* See test_codec.h. */
 #include "support/test_codec.h"
 #include "support/test.h"
 
@@ -32,6 +32,24 @@ static void release(void *memory) {
     if (memory != NULL) free((uint8_t *)memory - GUARD);
 }
 
+/* "x:1,y:2" to the rows of a table, cut out of `text`, which the codec keeps. */
+static void set_table(kvant_test_codec *codec, char *text, kvant_value *value) {
+    uint32_t room = 1;
+    for (const char *c = text; *c != '\0'; c++) room += *c == ',';
+    kvant_table_row *rows = calloc(room, sizeof *rows);
+    assert_non_null(rows);
+    free(codec->rows);
+    codec->rows = rows;
+    char *rest = NULL;
+    *value = (kvant_value){.rows = rows, .given = 1};
+    for (char *line = strtok_r(text, ",", &rest); line != NULL; line = strtok_r(NULL, ",", &rest)) {
+        char *colon = strchr(line, ':');
+        if (colon == NULL) fail_msg("\"%s\" is not key:integer", line);
+        *colon = '\0';
+        rows[value->row_count++] = (kvant_table_row){line, strtoll(colon + 1, NULL, 10)};
+    }
+}
+
 /* "a=1 b=2" through the plugin's own schema. */
 static void set_values(kvant_test_codec *codec, const char *parameters) {
     const kvant_descriptor *d = codec->plugin->descriptor;
@@ -39,40 +57,39 @@ static void set_values(kvant_test_codec *codec, const char *parameters) {
     assert_non_null(codec->values);
     for (uint32_t i = 0; i < d->param_count; i++)
         kvant_schema_default(kvant_schema_param(d, i), &codec->values[i]);
-    char text[256], *rest = NULL;
-    if (snprintf(text, sizeof text, "%s", parameters) >= (int)sizeof text) fail_msg("parameters too long");
-    for (char *word = strtok_r(text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+    char *rest = NULL;
+    codec->text = strdup(parameters);
+    assert_non_null(codec->text);
+    for (char *word = strtok_r(codec->text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         kvant_diag diag = {.struct_size = sizeof diag};
         char *equals = strchr(word, '=');
         uint32_t index = 0;
         if (equals == NULL) fail_msg("\"%s\" is not name=value", word);
         *equals = '\0';
-        if (kvant_schema_find(d, word, &index, &diag) != KVANT_OK ||
-            kvant_schema_parse(kvant_schema_param(d, index), equals + 1, &codec->values[index], &diag) !=
-                KVANT_OK)
+        if (kvant_schema_find(d, word, &index, &diag) != KVANT_OK) fail_msg("%s", diag.message);
+        const kvant_param *param = kvant_schema_param(d, index);
+        kvant_value *value = &codec->values[index];
+        if (param->type == KVANT_PARAM_TABLE)
+            set_table(codec, equals + 1, value);
+        else if (kvant_schema_parse(param, equals + 1, value, &diag) != KVANT_OK)
             fail_msg("%s", diag.message);
     }
 }
 
-static kvant_test_codec *prepare(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
-                                 uint32_t heads, uint32_t head_dim, uint32_t isa, const char *parameters) {
+static kvant_test_codec *prepare(const char *plugin, const kvant_setup *setup, const char *parameters) {
     kvant_diag diag = {.struct_size = sizeof diag};
     kvant_test_codec *codec = calloc(1, sizeof *codec);
     assert_non_null(codec);
     if (kvant_plugin_find(plugin, &codec->plugin, &diag) != KVANT_OK) fail_msg("%s", diag.message);
     set_values(codec, parameters);
-    codec->setup = (kvant_setup){.struct_size = sizeof codec->setup,
-                                 .side = side,
-                                 .layer_count = 1,
-                                 .dtype = dtype,
-                                 .block_tokens = tokens,
-                                 .head_dim = head_dim,
-                                 .kv_heads = heads,
-                                 .total_kv_heads = heads,
-                                 .q_heads = heads,
-                                 .isa = isa,
-                                 .value_count = codec->plugin->descriptor->param_count,
-                                 .values = codec->values};
+    kvant_setup *s = &codec->setup;
+    *s = *setup;
+    s->struct_size = sizeof *s;
+    if (s->layer_count == 0) s->layer_count = s->layer + 1;
+    if (s->total_kv_heads == 0) s->total_kv_heads = s->first_kv_head + s->kv_heads;
+    if (s->q_heads == 0) s->q_heads = s->kv_heads;
+    s->value_count = codec->plugin->descriptor->param_count;
+    s->values = codec->values;
     codec->layout.struct_size = sizeof codec->layout;
     return codec;
 }
@@ -80,19 +97,19 @@ static kvant_test_codec *prepare(const char *plugin, uint32_t side, uint32_t dty
 kvant_status kvant_test_codec_plan(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
                                    uint32_t heads, uint32_t head_dim, const char *parameters,
                                    kvant_layout *layout, kvant_diag *diag) {
-    kvant_test_codec *codec =
-        prepare(plugin, side, dtype, tokens, heads, head_dim, KVANT_ISA_SCALAR, parameters);
+    const kvant_setup setup = {
+        .side = side, .dtype = dtype, .block_tokens = tokens, .kv_heads = heads, .head_dim = head_dim};
+    kvant_test_codec *codec = prepare(plugin, &setup, parameters);
     kvant_status status = codec->plugin->plan(&codec->setup, &codec->layout, diag);
     *layout = codec->layout;
     kvant_test_codec_close(codec);
     return status;
 }
 
-kvant_test_codec *kvant_test_codec_open(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
-                                        uint32_t heads, uint32_t head_dim, uint32_t isa,
-                                        const char *parameters) {
+kvant_test_codec *kvant_test_codec_open_setup(const char *plugin, const kvant_setup *setup,
+                                              const char *parameters) {
     kvant_diag diag = {.struct_size = sizeof diag};
-    kvant_test_codec *codec = prepare(plugin, side, dtype, tokens, heads, head_dim, isa, parameters);
+    kvant_test_codec *codec = prepare(plugin, setup, parameters);
     if (codec->plugin->plan(&codec->setup, &codec->layout, &diag) != KVANT_OK)
         fail_msg("plan: %s", diag.message);
     const kvant_layout *l = &codec->layout;
@@ -106,12 +123,26 @@ kvant_test_codec *kvant_test_codec_open(const char *plugin, uint32_t side, uint3
     return codec;
 }
 
+kvant_test_codec *kvant_test_codec_open(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
+                                        uint32_t heads, uint32_t head_dim, uint32_t isa,
+                                        const char *parameters) {
+    const kvant_setup setup = {.side = side,
+                               .dtype = dtype,
+                               .block_tokens = tokens,
+                               .kv_heads = heads,
+                               .head_dim = head_dim,
+                               .isa = isa};
+    return kvant_test_codec_open_setup(plugin, &setup, parameters);
+}
+
 void kvant_test_codec_close(kvant_test_codec *codec) {
     if (codec->state != NULL) codec->plugin->close(codec->state);
     release(codec->state);
     release(codec->scratch);
     release(codec->extent);
     free(codec->values);
+    free(codec->rows);
+    free(codec->text);
     free(codec);
 }
 
@@ -123,16 +154,22 @@ static void check_guards(const kvant_test_codec *codec) {
 }
 
 static kvant_extent extent_of(const kvant_test_codec *codec) {
-    return (kvant_extent){
-        .bytes = codec->extent, .size = codec->size, .live_count = codec->setup.block_tokens};
+    return (kvant_extent){.bytes = codec->extent,
+                          .size = codec->size,
+                          .first_position = codec->first_position,
+                          .live_count = codec->setup.block_tokens};
 }
 
 void kvant_test_codec_encode(kvant_test_codec *codec, const void *rows, size_t count) {
     const kvant_setup *s = &codec->setup;
     const kvant_layout *l = &codec->layout;
     kvant_view view = kvant_test_view(rows, s->dtype, s->block_tokens, s->kv_heads, s->head_dim);
-    kvant_encode_args args = {
-        .struct_size = sizeof args, .rows = &view, .extent = codec->extent, .scratch = codec->scratch};
+    kvant_encode_args args = {.struct_size = sizeof args,
+                              .rows = &view,
+                              .classes = codec->classes,
+                              .first_position = codec->first_position,
+                              .extent = codec->extent,
+                              .scratch = codec->scratch};
     assert_int_equal(count, (size_t)s->block_tokens * s->kv_heads * s->head_dim);
     memset(codec->extent, POISON, l->size_min + l->size_step * l->size_steps);
     memset(codec->scratch, POISON, l->scratch_bytes);

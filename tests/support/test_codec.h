@@ -25,14 +25,26 @@ typedef struct kvant_test_codec {
     uint8_t *extent;
     uint64_t size;      /* as encode said */
     uint64_t saturated; /* likewise */
+    /* For the caller to set before encode. */
+    const uint8_t *classes; /* [tokens] of layout.tag_class, for a codec that asks for tags */
+    uint64_t first_position;
+    /* What values[] points into. */
+    char *text;
+    kvant_table_row *rows;
 } kvant_test_codec;
 
-/* parameters: "name=value name=value", "" = all defaults. */
+/* parameters: "name=value name=value", "" = all defaults; a table is written name=key:integer,key:integer (one
+ * table at most). */
 kvant_test_codec *kvant_test_codec_open(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
                                         uint32_t heads, uint32_t head_dim, uint32_t isa,
                                         const char *parameters);
 
-/* What plan answers to the same; KVANT_OK is an answer too. */
+/* The same for a setup that says more: layer, ranks, RoPE, tensors. Totals of 0 are filled in; the parameters
+ * are the text's. What it points to lives until close. */
+kvant_test_codec *kvant_test_codec_open_setup(const char *plugin, const kvant_setup *setup,
+                                              const char *parameters);
+
+/* What plan answers to the same as open is given; KVANT_OK is an answer too. */
 kvant_status kvant_test_codec_plan(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
                                    uint32_t heads, uint32_t head_dim, const char *parameters,
                                    kvant_layout *layout, kvant_diag *diag);
