@@ -36,6 +36,7 @@ typedef enum check_id {
     CHECK_LAYOUT,
     CHECK_BLOCKS,
     CHECK_OPEN,
+    CHECK_CALIBRATE,
     CHECK_ENCODE,
     CHECK_DECODE,
     CHECK_FINITE,
@@ -49,6 +50,7 @@ typedef enum check_id {
     CHECK_ISA,
     CHECK_THREADS,
     CHECK_INSPECT,
+    CHECK_ATTEND,
     CHECK_ARBITRARY,
     CHECK_QUIET,
     /* Watched during all of them. */

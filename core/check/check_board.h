@@ -29,7 +29,9 @@ enum {
     CHECK_CALL_DECODE,
     CHECK_CALL_CLOSE,
     CHECK_CALL_EXTENSION,
-    CHECK_CALL_INSPECT
+    CHECK_CALL_INSPECT,
+    CHECK_CALL_CALIBRATE,
+    CHECK_CALL_ATTEND
 };
 
 /* Where a fault happened, from the signal handler. */

@@ -1,6 +1,8 @@
 /* One configuration. See check_case.h. */
 #include "check_case.h"
 
+#include "check_worker.h"
+
 #include "base/text.h"
 #include "plugin/schema.h"
 
@@ -73,19 +75,36 @@ bool check_case_create(const check_axes *axes, const check_row *row, uint64_t se
 }
 
 void check_case_set_arrays(check_case *c, const kvant_array *arrays, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) c->arrays[i] = arrays[i];
+    check_case_free_arrays(c);
+    for (uint32_t i = 0; i < count; i++) {
+        c->arrays[i] = arrays[i];
+        c->arrays[i].name = strdup(arrays[i].name);
+        if (c->arrays[i].name == NULL) check_out_of_memory();
+    }
     c->setup.tensors = c->arrays;
     c->setup.tensor_count = count;
 }
 
-void check_case_free(check_case *c) {
-    for (uint32_t i = 0; i < c->setup.tensor_count; i++) {
-        union {
-            const void *given;
-            void *owned;
-        } data = {.given = c->arrays[i].data};
-        free(data.owned);
+static void free_const(const void *memory) {
+    union {
+        const void *given;
+        void *owned;
+    } pointer = {.given = memory};
+    free(pointer.owned);
+}
+
+void check_case_free_arrays(check_case *c) {
+    for (uint32_t i = 0; i < c->setup.tensor_count && !c->borrowed; i++) {
+        free_const(c->arrays[i].data);
+        free_const(c->arrays[i].name);
     }
+    c->setup.tensors = NULL;
+    c->setup.tensor_count = 0;
+    c->borrowed = false;
+}
+
+void check_case_free(check_case *c) {
+    check_case_free_arrays(c);
     free(c->values);
     free(c->inverse_frequency);
     *c = (check_case){0};
@@ -102,8 +121,8 @@ uint32_t check_case_block(const check_case *c, uint32_t multiple) {
 
 bool check_case_copy(const check_case *from, check_case *to) {
     *to = *from;
-    to->setup.tensors = NULL; /* they stay with the original */
-    to->setup.tensor_count = 0;
+    to->borrowed = true;
+    if (from->setup.tensor_count > 0) to->setup.tensors = to->arrays;
     uint32_t count = from->setup.value_count, dim = from->setup.head_dim;
     to->values = calloc(count + 1u, sizeof *to->values);
     to->inverse_frequency = calloc(dim / 2 + 1u, sizeof *to->inverse_frequency);

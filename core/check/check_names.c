@@ -22,6 +22,8 @@ static const struct {
                       "sizes, bits and alignments agree; only the allowed members depend on isa and reading"},
     [CHECK_BLOCKS] = {"blocks", "multiples of block_multiple are accepted, others refused as BLOCK_TOKENS"},
     [CHECK_OPEN] = {"open", "open succeeds on what plan accepted, or names the artifact that is missing"},
+    [CHECK_CALIBRATE] = {"calibrate",
+                         "same samples, same tensors; zeros, NaN and too few tokens are refused"},
     [CHECK_ENCODE] =
         {"encode", "encode succeeds, chooses a size of the layout, writes every byte of it and none beyond"},
     [CHECK_DECODE] = {"decode", "decode succeeds and writes every element it was asked for and nothing else"},
@@ -36,6 +38,8 @@ static const struct {
     [CHECK_ISA] = {"isa", "same bytes and floats on every instruction set"},
     [CHECK_THREADS] = {"threads", "same bytes and floats from many threads at once on one state"},
     [CHECK_INSPECT] = {"inspect", "inspect describes arrays that fit, and writes just their bytes"},
+    [CHECK_ATTEND] = {"attend",
+                      "score and mix are those of decoded rows within attend_tolerance, row by row"},
     [CHECK_ARBITRARY] = {"arbitrary", "arbitrary bytes are decoded and inspected within bounds and in time"},
     [CHECK_QUIET] = {"quiet", "hot calls neither allocate nor lock, log, start threads or do I/O"},
     [CHECK_BOUNDS] = {"bounds", "no call reads or writes outside of the memory it was given"},

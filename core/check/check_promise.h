@@ -24,6 +24,7 @@ void check_plan_is_pure(check_context *context);
 void check_layout_is_sane(check_context *context);
 void check_blocks(check_context *context);
 void check_open(check_context *context);
+void check_calibrate(check_context *context);
 void check_encode(check_context *context);
 void check_decode(check_context *context);
 void check_finite(check_context *context);
@@ -37,6 +38,7 @@ void check_rounding(check_context *context);
 void check_isa(check_context *context);
 void check_threads(check_context *context);
 void check_inspect(check_context *context);
+void check_attend(check_context *context);
 void check_arbitrary(check_context *context);
 void check_quiet(check_context *context);
 

@@ -88,6 +88,7 @@ static void *thread_run(void *argument) {
     for (uint32_t round = 0; round < ROUNDS && job->complaint == NULL; round++) {
         kvant_encode_args args = {.struct_size = sizeof args,
                                   .rows = job->rows,
+                                  .classes = context->subject.classes,
                                   .extent = job->extent.data,
                                   .scratch = job->scratch.data};
         if (context->worker->plugin->encode(context->subject.state.data, &args) != KVANT_OK)
@@ -144,9 +145,7 @@ static void run_threads(check_context *context, const kvant_view *rows) {
 void check_threads(check_context *context) {
     check_worker *worker = context->worker;
     const kvant_setup *setup = &context->configuration.setup;
-    /* Classes would have to be handed over too. */
-    bool tags = worker->plugin->descriptor->requires_bits & KVANT_REQUIRES_TAGS;
-    if (tags || (context->elements > THREADS_LIMIT && worker->number % 8 != 0)) {
+    if (context->elements > THREADS_LIMIT && worker->number % 8 != 0) {
         worker->ran &= ~((uint64_t)1 << CHECK_THREADS);
         return;
     }

@@ -1,6 +1,7 @@
 /* Checks over many configurations: that every value of a parameter does something, and the error on
  * standard rows. */
 #include "check_compare.h"
+#include "check_learn.h"
 #include "check_promise.h"
 #include "check_quality.h"
 #include "oracle.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POISON = 0xa5, BASES = 160, READING_BASES = 24, BASE_LIMIT = 1 << 16, BAND_BLOCKS = 8 };
+enum { POISON = 0xa5, BASES = 160, READING_BASES = 24, BASE_LIMIT = 1 << 16, BAND_BLOCKS = 32 };
 
 /* ---- One configuration, quickly ---------------------------------------------------------------------- */
 
@@ -35,16 +36,19 @@ static trial_result trial_open(check_worker *worker, const check_axes *axes, con
                                uint64_t most, trial *t) {
     *t = (trial){0};
     if (!check_case_create(axes, row, 0, &t->configuration)) check_out_of_memory();
-    if (check_fit(worker, &t->configuration, &t->layout, NULL) != KVANT_OK) return TRIAL_REFUSED;
+    kvant_status status = check_fit(worker, &t->configuration, &t->layout, NULL);
+    bool learned = status == KVANT_ERROR_MISSING;
+    if (learned && (check_case_elements(&t->configuration) > most ||
+                    check_learn(worker, &t->configuration, NULL) != KVANT_OK))
+        return TRIAL_MISSING;
+    if (learned) status = check_fit(worker, &t->configuration, &t->layout, NULL);
+    if (status != KVANT_OK) return TRIAL_REFUSED;
     t->elements = (size_t)check_case_elements(&t->configuration);
     if (t->elements > most) return TRIAL_REFUSED;
     check_case_text(axes, row, &t->configuration, worker->slot->text, CHECK_TEXT);
-    const oracle *formula = oracle_find(worker->plugin->descriptor);
-    kvant_array arrays[ORACLE_ARRAYS];
-    if (formula != NULL && formula->learn != NULL)
-        check_case_set_arrays(&t->configuration, arrays,
-                              formula->learn(worker->plugin->descriptor, &t->configuration.setup, arrays));
-    kvant_status status = check_subject_open(worker, &t->subject, &t->configuration.setup, &t->layout, NULL);
+    status = check_subject_open(worker, &t->subject, &t->configuration.setup, &t->layout, NULL);
+    if (status == KVANT_ERROR_MISSING && !learned && check_learn(worker, &t->configuration, NULL) == KVANT_OK)
+        status = check_subject_open(worker, &t->subject, &t->configuration.setup, &t->layout, NULL);
     return status == KVANT_OK ? TRIAL_DONE : TRIAL_MISSING;
 }
 

@@ -54,8 +54,11 @@ static void run_hot_calls(quiet_job *job) {
     const check_context *context = job->context;
     const kvant_setup *setup = &context->configuration.setup;
     const void *state = context->subject.state.data;
-    kvant_encode_args encode = {
-        .struct_size = sizeof encode, .rows = &job->rows, .extent = job->extent, .scratch = job->scratch};
+    kvant_encode_args encode = {.struct_size = sizeof encode,
+                                .rows = &job->rows,
+                                .classes = context->subject.classes,
+                                .extent = job->extent,
+                                .scratch = job->scratch};
     job->status = context->worker->plugin->encode(state, &encode);
     if (job->status != KVANT_OK) return;
     const kvant_extent extent = {
@@ -176,8 +179,7 @@ static int run_watched(check_context *context, check_rows *rows) {
 void check_quiet(check_context *context) {
     check_worker *worker = context->worker;
     const kvant_setup *setup = &context->configuration.setup;
-    bool tags = worker->plugin->descriptor->requires_bits & KVANT_REQUIRES_TAGS;
-    if (worker->number % EVERY != 0 || tags || check_is_sanitized()) {
+    if (worker->number % EVERY != 0 || check_is_sanitized()) {
         worker->ran &= ~((uint64_t)1 << CHECK_QUIET);
         return;
     }

@@ -1,6 +1,6 @@
 /* Checks of the calls that set up: plan, its layout, block_tokens, open. */
 #include "check_promise.h"
-#include "oracle.h"
+#include "check_learn.h"
 
 #include "plugin/fpenv.h"
 
@@ -143,10 +143,25 @@ static void look_at_refusal(check_context *context, kvant_status status, const k
     atomic_fetch_add(&worker->board->tallies[CHECK_PLAN].refused, 1);
 }
 
+/* plan refuses for want of an artifact, says what it must all the same, and gets one. */
+static void look_at_missing(check_context *context) {
+    check_worker *worker = context->worker;
+    check_case *c = &context->configuration;
+    kvant_diag diag = fresh_diag();
+    kvant_status status = check_call_plan(worker, &c->setup, &context->layout, &diag);
+    const char *fault = status == KVANT_ERROR_MISSING ? refusal_fault(status, &diag) : NULL;
+    if (fault != NULL) check_fail(worker, CHECK_PLAN, "plan misses an artifact, and %s", fault);
+    if (context->layout.block_multiple == 0 || context->layout.alignment == 0)
+        check_fail(worker, CHECK_PLAN,
+                   "plan misses an artifact and does not fill alignment and block_multiple");
+    if (check_learn(worker, c, NULL) == KVANT_OK) (void)check_fit(worker, c, &context->layout, NULL);
+}
+
 void check_plan_is_pure(check_context *context) {
     check_worker *worker = context->worker;
     check_case *c = &context->configuration, copy;
-    (void)check_fit(worker, c, &context->layout, NULL);
+    /* What the layout depends on is learned first; a refusal must come all the same (look_at_missing). */
+    if (check_fit(worker, c, &context->layout, NULL) == KVANT_ERROR_MISSING) look_at_missing(context);
     check_case_text(&worker->axes, &context->row, c, worker->slot->text, CHECK_TEXT);
     kvant_diag diag = fresh_diag(), again_diag = fresh_diag();
     kvant_status status = guarded_plan(worker, c, &context->layout, &diag);
@@ -318,23 +333,20 @@ void check_blocks(check_context *context) {
     }
 }
 
-/* With the artifact that the formula asks for; plan must not depend on it where it did not ask for it. */
+/* With the artifact that it asks for; plan must not depend on it where it did not ask for it. */
 static kvant_status open_with_artifact(check_context *context, kvant_diag *diag) {
     check_worker *worker = context->worker;
     check_case *c = &context->configuration;
-    const oracle *formula = oracle_find(worker->plugin->descriptor);
-    kvant_array arrays[ORACLE_ARRAYS];
-    uint32_t count = formula != NULL && formula->learn != NULL
-                         ? formula->learn(worker->plugin->descriptor, &c->setup, arrays)
-                         : 0;
-    if (count == 0) return KVANT_ERROR_MISSING;
-    check_case_set_arrays(c, arrays, count);
+    if (c->setup.tensor_count == 0) {
+        kvant_status learned = check_learn(worker, c, diag);
+        if (learned != KVANT_OK || c->setup.tensor_count == 0) return KVANT_ERROR_MISSING;
+    }
     kvant_layout layout = {.struct_size = sizeof layout};
     if (check_call_plan(worker, &c->setup, &layout, NULL) != KVANT_OK ||
         memcmp(&layout, &context->layout, sizeof layout) != 0)
         check_fail(worker, CHECK_PLAN, "plan accepts without the artifact, and says something else with it");
     /* One number too few in the first dimension: made for another model. */
-    kvant_array *last = &c->arrays[count - 1];
+    kvant_array *last = &c->arrays[c->setup.tensor_count - 1];
     kvant_array kept = *last;
     last->shape[0]++;
     check_subject other;

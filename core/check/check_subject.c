@@ -20,9 +20,19 @@ bool check_layout_has_size(const kvant_layout *layout, uint64_t size, uint64_t *
     return (size - layout->size_min) % layout->size_step == 0 && *step <= layout->size_steps;
 }
 
+static uint8_t *make_classes(const check_subject *subject) {
+    if (!(subject->worker->plugin->descriptor->requires_bits & KVANT_REQUIRES_TAGS)) return NULL;
+    uint32_t tokens = subject->setup->block_tokens;
+    uint8_t *classes = malloc(tokens);
+    if (classes == NULL) check_out_of_memory();
+    for (uint32_t t = 0; t < tokens; t++) classes[t] = subject->layout.tag_class[t * 5 % 256];
+    return classes;
+}
+
 kvant_status check_subject_open(check_worker *worker, check_subject *subject, const kvant_setup *setup,
                                 const kvant_layout *layout, kvant_diag *diag) {
     *subject = (check_subject){.worker = worker, .setup = setup, .layout = *layout};
+    subject->classes = make_classes(subject);
     if (!check_buffer_create(&worker->buffers, &subject->state, "state", layout->state_bytes, 64, 0) ||
         !check_buffer_create(&worker->buffers, &subject->scratch, "scratch", layout->scratch_bytes, 64, 0))
         check_out_of_memory();
@@ -44,6 +54,8 @@ void check_subject_close(check_subject *subject) {
     check_buffer_protect(&subject->state, false);
     if (subject->is_open) check_call_close(subject->worker, subject->state.data);
     subject->is_open = false;
+    free(subject->classes);
+    subject->classes = NULL;
     check_buffer_free(&subject->worker->buffers, &subject->state);
     check_buffer_free(&subject->worker->buffers, &subject->scratch);
 }
@@ -83,16 +95,6 @@ static bool take_extent(check_worker *worker, const check_buffer *room, const kv
     return false;
 }
 
-/* Tokens of all classes in turn; NULL for a codec that asks for none. */
-static uint8_t *make_classes(const check_subject *subject) {
-    if (!(subject->worker->plugin->descriptor->requires_bits & KVANT_REQUIRES_TAGS)) return NULL;
-    uint32_t tokens = subject->setup->block_tokens;
-    uint8_t *classes = malloc(tokens);
-    if (classes == NULL) check_out_of_memory();
-    for (uint32_t t = 0; t < tokens; t++) classes[t] = subject->layout.tag_class[t * 5 % 256];
-    return classes;
-}
-
 static bool encode_is_good(check_subject *subject, kvant_status status, uint64_t size) {
     uint64_t step;
     if (status != KVANT_OK) {
@@ -119,10 +121,9 @@ bool check_subject_encode_view(check_subject *subject, const kvant_view *view, c
         check_out_of_memory();
     check_buffer_fill(&room, how->poison);
     check_buffer_fill(&subject->scratch, how->scratch);
-    uint8_t *classes = make_classes(subject);
     kvant_encode_args args = {.struct_size = sizeof args,
                               .rows = view,
-                              .classes = classes,
+                              .classes = subject->classes,
                               .first_position = how->first_position,
                               .extent = room.data,
                               .scratch = subject->scratch.data};
@@ -136,7 +137,6 @@ bool check_subject_encode_view(check_subject *subject, const kvant_view *view, c
         bool written = take_extent(worker, &room, &subject->layout, how->poison, extent);
         if (beyond != NULL) *beyond = written;
     }
-    free(classes);
     check_buffer_free(&worker->buffers, &room);
     return good;
 }

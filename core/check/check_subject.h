@@ -48,6 +48,7 @@ typedef struct check_subject {
     kvant_layout layout;
     check_buffer state;
     check_buffer scratch;
+    uint8_t *classes; /* of the tokens of a block: all classes in turn; NULL for a codec that asks for none */
     bool is_open;
 } check_subject;
 

@@ -25,9 +25,12 @@ static void lies_are_named(void **state) {
         {"extra_export", "exports"},
         {"lie_alignment", "views"},
         {"lie_bias", "error"},
+        {"lie_company", "attend"},
         {"lie_constant", "finite"},
         {"lie_counter", "repeat"},
         {"lie_crash", "encode"},
+        {"lie_dead_token", "attend"},
+        {"lie_dead_weight", "attend"},
 #if defined(__x86_64__)
         {"lie_flush", "environment"},
         {"lie_fp_mode", "environment"},
@@ -36,8 +39,11 @@ static void lies_are_named(void **state) {
         {"lie_head_range", "slices"},
         {"lie_ignored_option", "options"},
         {"lie_input", "state"},
+        {"lie_insatiable", "calibrate"},
         {"lie_isa", "layout"},
+        {"lie_logits", "attend"},
         {"lie_loop", "arbitrary"},
+        {"lie_mood", "calibrate"},
         {"lie_nothing", "error"},
         {"lie_outside", "arbitrary"},
         {"lie_overrun", "bounds"},
@@ -52,6 +58,7 @@ static void lies_are_named(void **state) {
         {"lie_stride", "views"},
         {"lie_thread", "threads"},
         {"lie_token_range", "slices"},
+        {"lie_zeros", "calibrate"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -86,7 +93,8 @@ static void fused_arithmetic_is_named(void **state) {
 }
 
 static void the_honest_pass(void **state) {
-    static const char *const kinds[] = {"honest", "higher_minor", "unknown_offer", "flush_on_load"};
+    static const char *const kinds[] = {"honest",       "honest_attends", "honest_learns",
+                                        "higher_minor", "unknown_offer",  "flush_on_load"};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         char *out, *err;

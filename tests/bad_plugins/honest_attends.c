@@ -1,0 +1,4 @@
+/* Not bad: attention on codes that keeps its rules. */
+#include "honest_attend.h"
+
+ATTENDING("honest_attends", .reserved = 0)

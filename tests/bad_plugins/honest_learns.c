@@ -1,0 +1,4 @@
+/* Not bad: calibration that keeps its rules. */
+#include "honest_calibrate.h"
+
+LEARNING("honest_learns", .reserved = 0)
