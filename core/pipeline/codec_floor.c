@@ -2,7 +2,7 @@
  *
  * Scratch of one call, each part aligned to 64 bytes:
  *
- *     | the plugin's scratch | rows, as the codec gets or gives them | one row of floats | classes | turns |
+ *     | the plugin's scratch | rows, as the codec gets or gives them | one row of floats | classes | turns | base |
  *
  * Rows pass through a copy only where the host changes them: keys that turn or are centred, numbers that
  * are replaced, sinks. Else the plugin reads and writes the caller's view.
@@ -27,7 +27,7 @@ struct kvant_codec {
     bool changes; /* the host turns or centres the rows */
     bool classes; /* the plugin wants the classes of the tokens */
     size_t extent_max;
-    size_t rows_at, row_at, classes_at, turns_at; /* offsets in scratch */
+    size_t rows_at, row_at, classes_at, turns_at, base_at; /* offsets in scratch */
     size_t scratch_bytes;
 };
 
@@ -60,6 +60,7 @@ static bool place_scratch(kvant_codec *codec) {
     if (!place_part(&end, &codec->row_at, copies ? setup->head_dim : 0, sizeof(float))) return false;
     if (!place_part(&end, &codec->classes_at, codec->classes ? setup->block_tokens : 0, 1)) return false;
     if (!place_part(&end, &codec->turns_at, pairs, 2 * sizeof(float))) return false;
+    if (!place_part(&end, &codec->base_at, pairs, 2 * sizeof(double))) return false;
     codec->scratch_bytes = end;
     return true;
 }
@@ -230,7 +231,9 @@ static void *part(void *scratch, size_t at) {
 }
 
 static kvant_row_scratch row_scratch(const kvant_codec *codec, void *scratch) {
-    return (kvant_row_scratch){.row = part(scratch, codec->row_at), .turns = part(scratch, codec->turns_at)};
+    return (kvant_row_scratch){.row = part(scratch, codec->row_at),
+                               .turns = part(scratch, codec->turns_at),
+                               .base = part(scratch, codec->base_at)};
 }
 
 /* How many first tokens of a block are sinks. They stay raw, so that the first row after them stands in for

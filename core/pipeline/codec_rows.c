@@ -2,6 +2,7 @@
 #include "pipeline/codec_rows.h"
 
 #include "data/blocks.h"
+#include "pipeline/turns.h"
 
 #include <kvant/kit/rope.h>
 #include <kvant/kit/view.h>
@@ -128,9 +129,9 @@ void kvant_rows_to_codec(const kvant_plan_entry *entry, const kvant_view *from, 
     uint32_t head_dim = from->head_dim;
     dtype_range range = range_of(from->dtype);
     float *restrict row = scratch.row;
+    kvant_turn_walk walk = kvant_turn_walk_begin(entry->setup.rope, entry->turn_table, scratch.base);
     for (uint32_t t = 0; t < from->tokens; t++) {
-        if (entry->turn != KVANT_TURN_NONE)
-            kvant_rope_turns(entry->setup.rope, first_position + t, scratch.turns);
+        if (entry->turn != KVANT_TURN_NONE) kvant_turn_walk_to(&walk, first_position + t, scratch.turns);
         for (uint32_t h = 0; h < from->heads; h++) {
             kvant_load_row(from, t, h, row);
             if (replaced != NULL) *replaced += replace_not_finite(row, head_dim, range);
@@ -154,8 +155,9 @@ void kvant_rows_from_codec(const kvant_plan_entry *entry, const kvant_view *from
                                                      : KVANT_TURN_NONE;
     dtype_range range = range_of(to->dtype);
     float *restrict row = scratch.row;
+    kvant_turn_walk walk = kvant_turn_walk_begin(entry->setup.rope, entry->turn_table, scratch.base);
     for (uint32_t t = 0; t < from->tokens; t++) {
-        if (back != KVANT_TURN_NONE) kvant_rope_turns(entry->setup.rope, position + t, scratch.turns);
+        if (back != KVANT_TURN_NONE) kvant_turn_walk_to(&walk, position + t, scratch.turns);
         for (uint32_t h = 0; h < from->heads; h++) {
             kvant_load_row(from, t, h, row);
             if (entry->center != NULL) {

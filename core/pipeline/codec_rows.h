@@ -21,6 +21,7 @@ kvant_mutable_view kvant_dense_mutable_view(void *data, uint32_t dtype, uint32_t
 typedef struct kvant_row_scratch {
     float *row;   /* [head_dim] */
     float *turns; /* [rotary_dim]; NULL where nothing turns */
+    double *base; /* [rotary_dim]; NULL where nothing turns */
 } kvant_row_scratch;
 
 /* Caller's rows -> rows for the codec, in the same dtype: NaN by 0 and infinities by the dtype's largest

@@ -33,6 +33,7 @@ typedef struct kvant_plan_entry {
     kvant_layout layout;
     const float *center; /* [kv_heads, head_dim]: subtracted from what is encoded; NULL = nothing is */
     uint32_t turn;       /* KVANT_TURN_* */
+    const double *turn_table; /* see turns.h; NULL where nothing turns. Rows that turn alike share one */
 } kvant_plan_entry;
 
 struct kvant_plan {

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "data/safetensors.h"
+#include "pipeline/turns.h"
 #include "plugin/fpenv.h"
 #include "plugin/isa_level.h"
 #include "plugin/schema.h"
@@ -281,6 +282,27 @@ static kvant_status resolve_rows(resolver *r, kvant_diag *diag) {
     return status == KVANT_OK && r->misfit[0] != '\0' ? refuse_block_tokens(r, diag) : status;
 }
 
+/* Layers that turn alike share their RoPE (see plan.h), and a table. */
+static kvant_status add_turn_tables(kvant_plan *plan, kvant_diag *diag) {
+    const kvant_plan_entry *last = NULL;
+    for (size_t i = 0; i < plan->geometry.layer_count; i++) {
+        kvant_plan_entry *entry = &plan->entries[2 * i + KVANT_SIDE_KEY];
+        if (entry->turn == KVANT_TURN_NONE) continue;
+        for (size_t k = i; k > 0 && (last == NULL || last->setup.rope != entry->setup.rope); k--)
+            last = &plan->entries[2 * (k - 1) + KVANT_SIDE_KEY];
+        if (last != NULL && last->setup.rope == entry->setup.rope && last->turn_table != NULL) {
+            entry->turn_table = last->turn_table;
+            continue;
+        }
+        double *table = kvant_arena_alloc(&plan->arena, kvant_turn_table_size(entry->setup.rope), sizeof *table);
+        if (table == NULL) return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
+        kvant_turn_table_fill(entry->setup.rope, table);
+        entry->turn_table = table;
+        last = entry;
+    }
+    return KVANT_OK;
+}
+
 static kvant_status fill_plan(kvant_plan *plan, const kvant_pipeline *pipeline,
                               const kvant_geometry *geometry, kvant_diag *diag) {
     resolver r = {.pipeline = pipeline, .plan = plan, .multiple = 1};
@@ -303,6 +325,7 @@ static kvant_status fill_plan(kvant_plan *plan, const kvant_pipeline *pipeline,
     if (status == KVANT_OK && plan->artifact != NULL)
         status = kvant_artifact_check(plan->artifact, &plan->geometry, diag);
     if (status == KVANT_OK) status = resolve_rows(&r, diag);
+    if (status == KVANT_OK) status = add_turn_tables(plan, diag);
     if (status == KVANT_OK) status = kvant_plan_hash(plan, diag);
     free(r.values);
     return status;
