@@ -15,7 +15,7 @@ static const struct {
                          "extension() knows its own ids, answers NULL to others and fills its tables"},
     [CHECK_HEAD_DIMS] = {"head-dims", "every head_dim that the descriptor promises can be planned"},
     [CHECK_OPTIONS] = {"options",
-                       "every value of a parameter changes bytes or sizes; reading parameters never do"},
+                       "every value of a parameter changes bytes or floats; reading parameters never do"},
     [CHECK_BANDS] = {"bands", "the error on standard data lies in the published band"},
     [CHECK_PLAN] = {"plan", "plan is pure, refuses with a reason, and leaves the diag alone on success"},
     [CHECK_LAYOUT] = {"layout",

@@ -64,8 +64,24 @@ static bool trial_encode(trial *t, check_data data, uint64_t seed, float **value
 
 /* ---- Options ----------------------------------------------------------------------------------------- */
 
-/* Encodes the same rows with both; true where bytes, sizes, or the side of RoPE differ. *usable: both
- * could be done. */
+/* True where the extents, or what they decode to, differ. */
+static bool extents_differ(trial *one, trial *two) {
+    if (one->extent.size != two->extent.size ||
+        memcmp(one->extent.buffer.data, two->extent.buffer.data, one->extent.size) != 0)
+        return true;
+    if (one->elements != two->elements) return true;
+    float *first = malloc(one->elements * sizeof *first), *second = malloc(two->elements * sizeof *second);
+    if (first == NULL || second == NULL) check_out_of_memory();
+    bool differ = check_subject_decode_all(&one->subject, &one->extent, CHECK_OPTIONS, first) &&
+                  check_subject_decode_all(&two->subject, &two->extent, CHECK_OPTIONS, second) &&
+                  memcmp(first, second, one->elements * sizeof *first) != 0;
+    free(first);
+    free(second);
+    return differ;
+}
+
+/* Encodes the same rows with both; true where bytes, sizes, decoded rows, or the side of RoPE differ.
+ * *usable: both could be done. */
 static bool rows_differ(check_worker *worker, const check_row *a, const check_row *b, uint64_t seed,
                         bool *usable) {
     trial one, two;
@@ -82,9 +98,7 @@ static bool rows_differ(check_worker *worker, const check_row *a, const check_ro
             one.layout.size_min != two.layout.size_min || ((one.layout.flags ^ two.layout.flags) & placed);
         bool good =
             !differ && trial_encode(&one, data, seed, &values) && trial_encode(&two, data, seed, &others);
-        differ = differ ||
-                 (good && (one.extent.size != two.extent.size ||
-                           memcmp(one.extent.buffer.data, two.extent.buffer.data, one.extent.size) != 0));
+        differ = differ || (good && extents_differ(&one, &two));
         free(values);
         free(others);
     }
@@ -120,8 +134,8 @@ static void look_for_effect(check_worker *worker, uint32_t a, uint32_t value) {
         (void)check_axis_text(&worker->axes, a, value, words[0], sizeof words[0]);
         (void)check_axis_text(&worker->axes, a, other.value[a], words[1], sizeof words[1]);
         check_fail(worker, CHECK_OPTIONS,
-                   "%s is declared as reading only, and %s and %s give different bytes", axis->name, words[0],
-                   words[1]);
+                   "%s is declared as reading only, and %s and %s give different bytes or floats",
+                   axis->name, words[0], words[1]);
         return;
     }
     char word[96];
@@ -135,8 +149,8 @@ static void look_for_effect(check_worker *worker, uint32_t a, uint32_t value) {
             word);
     else if (!reading)
         check_fail(worker, CHECK_OPTIONS,
-                   "%s changes nothing: in %u configurations the bytes are those of another value", word,
-                   compared);
+                   "%s changes nothing: in %u configurations bytes and floats are those of another value",
+                   word, compared);
 }
 
 void check_option(check_worker *worker, uint32_t index) {

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const oracle *const oracles[] = {&oracle_raw, &oracle_uniform, &oracle_kivi};
+static const oracle *const oracles[] = {&oracle_raw, &oracle_uniform, &oracle_kivi, &oracle_nvfp4,
+                                        &oracle_hack};
 
 const oracle *oracle_find(const kvant_descriptor *d) {
     for (size_t i = 0; i < sizeof oracles / sizeof oracles[0]; i++) {

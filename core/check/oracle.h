@@ -44,5 +44,7 @@ bool oracle_is(const kvant_descriptor *descriptor, const kvant_setup *setup, con
 extern const oracle oracle_raw;
 extern const oracle oracle_uniform;
 extern const oracle oracle_kivi;
+extern const oracle oracle_nvfp4;
+extern const oracle oracle_hack;
 
 #endif

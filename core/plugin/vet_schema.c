@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { KNOWN_FLAGS = KVANT_PARAM_READING | KVANT_PARAM_LATER };
+enum { KNOWN_FLAGS = KVANT_PARAM_READING | KVANT_PARAM_LATER | KVANT_PARAM_UNLEARNED };
 
 /* "parameter 2 (group): ..."; `name` is only printed, so that a wrong one helps to find the place. */
 #define BROKEN(param, index, format, ...)                                                                    \

@@ -220,7 +220,7 @@ static void schema(void **state) {
     BROKEN(params[1].help = NULL, "parameter 1 (meta): help");
     BROKEN(params[1].help = "", "parameter 1 (meta): help");
     BROKEN(params[1].help = "a\nb", "parameter 1 (meta): help");
-    BROKEN(params[1].flags = 4, "flags 0x4");
+    BROKEN(params[1].flags = 8, "flags 0x8");
     BROKEN(params[1].type = 0, "type 0");
     BROKEN(params[1].type = 6, "type 6");
 }

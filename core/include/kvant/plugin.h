@@ -77,11 +77,14 @@ enum {
 };
 
 enum {
-    /* Changes only how an extent is read, never its bytes nor its size: not part of the fingerprint. */
+    /* Changes only how attention computes on an extent, never its bytes, its size or what decode gives: not
+     * part of the fingerprint. */
     KVANT_PARAM_READING = 1u << 0,
     /* Came after the first release of this format version: part of the fingerprint only when it differs from
      * its default, so that older records stay valid. */
-    KVANT_PARAM_LATER = 1u << 1
+    KVANT_PARAM_LATER = 1u << 1,
+    /* What kvant.calibrate/1 learns does not depend on it: an artifact learned with another value fits. */
+    KVANT_PARAM_UNLEARNED = 1u << 2
 };
 
 /* One parameter. The INI reader, `kvant info`, the documentation and the fingerprint derive from it. An array
@@ -462,10 +465,11 @@ typedef struct kvant_calibrate {
                           kvant_diag *diag);
     /* Layer by layer, ascending, and within a layer text by text. */
     kvant_status (*feed)(void *session, const kvant_sample *sample, kvant_diag *diag);
-    /* 1 = hand the same samples in again in the same order (two-pass methods), 0 = enough. */
+    /* 1 = hand the same samples in again in the same order (two-pass methods), 0 = enough. The host ends a
+     * session that asks for a 65th pass. */
     kvant_status (*again)(void *session, uint32_t *again, kvant_diag *diag);
-    /* Calls sink once per tensor; the tensor is the host's to copy during the call. Refuses too little
-     * data. */
+    /* Calls sink once per tensor; the tensor is the host's to copy during the call. Names are
+     * [a-z][a-z0-9_]*; "center" on keys is the host's own. Refuses too little data. */
     kvant_status (*end)(void *session, kvant_tensor_sink *sink, void *context, kvant_diag *diag);
     void (*free)(void *session); /* after end, or instead of it */
 } kvant_calibrate;
