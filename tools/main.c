@@ -10,6 +10,7 @@
 command_options options;
 
 /* One line per file in tools/. */
+extern const command command_calibrate;
 extern const command command_check;
 extern const command command_decode;
 extern const command command_encode;
@@ -22,8 +23,8 @@ extern const command command_new;
 extern const command command_resolve;
 
 static const command *const commands[] = {
-    &command_check, &command_decode,  &command_encode, &command_eval, &command_import,
-    &command_info,  &command_inspect, &command_list,   &command_new,  &command_resolve,
+    &command_calibrate, &command_check,   &command_decode, &command_encode, &command_eval,    &command_import,
+    &command_info,      &command_inspect, &command_list,   &command_new,    &command_resolve,
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

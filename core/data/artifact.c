@@ -132,6 +132,10 @@ void kvant_artifact_close(kvant_artifact *artifact) {
 
 /* ---- Questions ----------------------------------------------------------------------------------------- */
 
+const char *kvant_artifact_file(const kvant_artifact *artifact) {
+    return artifact->name;
+}
+
 const char *kvant_artifact_digest(const kvant_artifact *artifact) {
     return artifact->digest;
 }
@@ -211,6 +215,16 @@ static kvant_status check_key_rope(const kvant_artifact *artifact, const kvant_g
         strcmp(text, "pre") == 0 ? "before" : "after", strcmp(want, "pre") == 0 ? "before" : "after");
 }
 
+/* What another model's keys and values look like says nothing about this one's. */
+static kvant_status check_model(const kvant_artifact *artifact, const kvant_geometry *geometry,
+                                kvant_diag *diag) {
+    const char *model = kvant_artifact_metadata(artifact, "model");
+    if (model == NULL || geometry->model == NULL || strcmp(model, geometry->model) == 0) return KVANT_OK;
+    return kvant_file_fail(diag, KVANT_ERROR_MISMATCH, artifact->name,
+                           "learned from the model \"%.300s\", and this is \"%.300s\"", model,
+                           geometry->model);
+}
+
 kvant_status kvant_artifact_check(const kvant_artifact *artifact, const kvant_geometry *geometry,
                                   kvant_diag *diag) {
     kvant_status status = check_number(artifact, geometry, "layers", layers_of, diag);
@@ -219,6 +233,7 @@ kvant_status kvant_artifact_check(const kvant_artifact *artifact, const kvant_ge
     if (status == KVANT_OK) status = check_number(artifact, geometry, "head_dim", key_dim_of, diag);
     if (status == KVANT_OK) status = check_number(artifact, geometry, "value_dim", value_dim_of, diag);
     if (status == KVANT_OK) status = check_key_rope(artifact, geometry, diag);
+    if (status == KVANT_OK) status = check_model(artifact, geometry, diag);
     for (uint32_t i = 0; i < artifact->row_count && status == KVANT_OK; i++)
         if (artifact->rows[i].layer >= geometry->layer_count)
             status = kvant_file_fail(diag, KVANT_ERROR_MISMATCH, artifact->name,

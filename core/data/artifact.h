@@ -1,15 +1,17 @@
-/* Artifacts: what calibration learned, one safetensors file. Tensors are named
+/* Artifacts: what calibration learned, one safetensors file (docs/calibration.md). Tensors are named
  * layers.<l>.<key|value>.<name>; metadata says what it was learned for. The digest is the SHA-256 of the
- * whole file.
+ * whole file. artifact_write.h makes one.
  *
  *     format    kvant-artifact/1        required
- *     codec     name of the codec or pipeline that learned it
- *     model     of the dump it was learned from
+ *     model     of the dumps it was learned from
  *     layers, kv_heads, q_heads, head_dim, value_dim     geometry: one number, or one per layer with commas
  *     key_rope  pre or post, where the tensors depend on the side of RoPE that the caller hands keys over on
  *
- * All but `format` are optional; what is there must be true of the geometry that the artifact is used for.
- * Other keys are kept and ignored. */
+ *     layers.<l>.<key|value>.codec      what the row's tensors were learned for: format id and parameters
+ *
+ * All but `format` are optional; what is there must be true of the geometry that the artifact is used for,
+ * and of the codec (core/pipeline compares it). Two models that both have a name must have the same. Other
+ * keys are kept and ignored. */
 #ifndef KVANT_DATA_ARTIFACT_H
 #define KVANT_DATA_ARTIFACT_H
 
@@ -23,6 +25,7 @@ kvant_status kvant_artifact_parse(const void *bytes, size_t size, const char *na
                                   kvant_diag *diag);
 void kvant_artifact_close(kvant_artifact *artifact);
 
+const char *kvant_artifact_file(const kvant_artifact *artifact);                      /* as given to open */
 const char *kvant_artifact_digest(const kvant_artifact *artifact);                    /* 64 hex digits */
 const char *kvant_artifact_metadata(const kvant_artifact *artifact, const char *key); /* NULL = not there */
 
@@ -32,7 +35,7 @@ const char *kvant_artifact_metadata(const kvant_artifact *artifact, const char *
 const kvant_array *kvant_artifact_tensors(const kvant_artifact *artifact, uint32_t layer, uint32_t side,
                                           uint32_t *count);
 
-/* Refuses by name what was learned for another geometry (layers, heads, dims, side of RoPE). */
+/* Refuses by name what was learned for another geometry (layers, heads, dims, side of RoPE, model). */
 kvant_status kvant_artifact_check(const kvant_artifact *artifact, const kvant_geometry *geometry,
                                   kvant_diag *diag);
 

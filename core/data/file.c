@@ -58,6 +58,11 @@ kvant_status kvant_file_map_open(const char *file, kvant_file_map *map, kvant_di
     return status;
 }
 
+void kvant_file_map_forget(const kvant_file_map *map) {
+    /* The mapping is private and never written: pages come back from the file when they are read. */
+    if (map->mapping != NULL) (void)madvise(map->mapping, map->size, MADV_DONTNEED);
+}
+
 void kvant_file_map_close(kvant_file_map *map) {
     if (map->mapping != NULL) munmap(map->mapping, map->size);
     *map = (kvant_file_map){.bytes = (const unsigned char *)""};

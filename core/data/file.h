@@ -19,6 +19,9 @@ typedef struct kvant_file_map {
 kvant_status kvant_file_map_open(const char *file, kvant_file_map *map, kvant_diag *diag);
 void kvant_file_map_close(kvant_file_map *map);
 
+/* Gives the memory of pages that were read back to the system; reading them again is still fine. */
+void kvant_file_map_forget(const kvant_file_map *map);
+
 /* Writes to a temporary name in the same directory; commit flushes it to the disk and renames it, so that
  * a reader sees the old file or the whole new one. A failed write is remembered and told by commit.
  * `commit` and `abort` free the writer; a failed commit leaves nothing behind. */

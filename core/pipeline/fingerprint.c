@@ -33,19 +33,19 @@ static void put_value(kvant_text *text, const kvant_row *row, uint32_t index) {
     free(value);
 }
 
-/* Reading parameters never count; those that came later only where they differ from their default. */
-static bool is_hashed(const kvant_row *row, uint32_t index) {
+/* Parameters with one of the `unless` flags do not count, nor do reading parameters; those that came later only where they differ from their default. */
+static bool is_hashed(const kvant_row *row, uint32_t index, uint32_t unless) {
     const kvant_param *param = kvant_schema_param(row->plugin->descriptor, index);
     const kvant_value *value = &row->setup->values[index];
     kvant_value standard;
-    if (param->flags & KVANT_PARAM_READING) return false;
+    if (param->flags & (KVANT_PARAM_READING | unless)) return false;
     if ((param->flags & KVANT_PARAM_LATER) == 0) return true;
     kvant_schema_default(param, &standard);
     return value->integer != standard.integer || value->number != standard.number || value->row_count != 0;
 }
 
 /* The parameters of a row in the order of their names, which outlives the order of a plugin's schema. */
-static void put_values(kvant_text *text, const kvant_row *row) {
+void kvant_plan_put_values(kvant_text *text, const kvant_row *row, uint32_t unless) {
     const kvant_descriptor *descriptor = row->plugin->descriptor;
     const char *last = "";
     for (uint32_t n = 0; n < descriptor->param_count; n++) {
@@ -60,22 +60,25 @@ static void put_values(kvant_text *text, const kvant_row *row) {
         }
         if (next == NULL) break;
         last = next->name;
-        if (is_hashed(row, index)) put_value(text, row, index);
+        if (is_hashed(row, index, unless)) put_value(text, row, index);
     }
 }
 
-static void put_row(kvant_text *text, const kvant_plan_entry *entry) {
-    const kvant_descriptor *descriptor = entry->row.plugin->descriptor;
+void kvant_plan_put_format(kvant_text *text, const kvant_descriptor *descriptor) {
     uint32_t id = descriptor->format_id;
+    kvant_text_printf(text, "\"%c%c%c%c\" version=%u", (int)(id & 255), (int)(id >> 8 & 255),
+                      (int)(id >> 16 & 255), (int)(id >> 24), descriptor->format_version);
+}
+
+static void put_row(kvant_text *text, const kvant_plan_entry *entry) {
     bool key = entry->setup.side == KVANT_SIDE_KEY;
-    kvant_text_printf(text, "%s \"%c%c%c%c\" version=%u", key ? "key" : "value", (int)(id & 255),
-                      (int)(id >> 8 & 255), (int)(id >> 16 & 255), (int)(id >> 24),
-                      descriptor->format_version);
+    kvant_text_puts(text, key ? "key " : "value ");
+    kvant_plan_put_format(text, entry->row.plugin->descriptor);
     if (key)
         kvant_text_printf(text, " rope=%s center=%s",
                           entry->layout.flags & KVANT_LAYOUT_KEYS_BEFORE_ROPE ? "before" : "after",
                           entry->center != NULL ? "yes" : "no");
-    put_values(text, &entry->row);
+    kvant_plan_put_values(text, &entry->row, 0);
     kvant_text_puts(text, "\n");
 }
 

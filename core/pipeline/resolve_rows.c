@@ -8,6 +8,7 @@
 #include "pipeline/plan.h"
 
 #include "base/text.h"
+#include "data/file.h"
 #include "data/safetensors.h"
 #include "pipeline/turns.h"
 #include "plugin/fpenv.h"
@@ -16,7 +17,9 @@
 
 #include <kvant/kit/diag.h>
 
+#include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct resolver {
     const kvant_pipeline *pipeline;
@@ -116,8 +119,19 @@ static kvant_status add_host_part(resolver *r, kvant_plan_entry *entry, kvant_di
             why, KVANT_ERROR_CONFLICT, "key_center",
             "it stores keys before RoPE, where key_center = artifact does not apply (the means are of "
             "keys after RoPE)");
-    return entry->layout.flags & KVANT_LAYOUT_LOSSLESS ? KVANT_OK
-                                                       : kvant_plan_find_center(r->plan, entry, why);
+    entry->centers = (entry->layout.flags & KVANT_LAYOUT_LOSSLESS) == 0;
+    return entry->centers && !plan->learns ? kvant_plan_find_center(r->plan, entry, why) : KVANT_OK;
+}
+
+/* plan() said that sizes depend on an artifact: while one is learned, what it filled nevertheless is all
+ * that is needed. */
+static kvant_status take_missing(const kvant_plan_entry *entry, kvant_diag *why) {
+    const kvant_layout *layout = &entry->layout;
+    if (layout->struct_size != sizeof *layout || layout->block_multiple == 0 ||
+        (entry->setup.side == KVANT_SIDE_VALUE && (layout->flags & KVANT_LAYOUT_KEYS_BEFORE_ROPE) != 0))
+        return kvant_fail(why, KVANT_ERROR_PLUGIN_BROKEN, "",
+                          "plan answered that it needs an artifact, and left flags or block_multiple wrong");
+    return entry->setup.block_tokens % layout->block_multiple == 0 ? KVANT_OK : KVANT_ERROR_BLOCK_TOKENS;
 }
 
 /* One codec for one row: everything but the error's place. */
@@ -127,6 +141,7 @@ static kvant_status plan_spec(resolver *r, uint32_t spec, uint32_t layer, uint32
     *entry = (kvant_plan_entry){.layout.struct_size = sizeof entry->layout};
     kvant_status status = fill_setup(r, spec, layer, side, &entry->setup, why);
     if (status == KVANT_OK) status = check_descriptor(plugin->descriptor, &entry->setup, why);
+    if (status == KVANT_OK) status = kvant_plan_check_learned(r->plan, plugin, &entry->setup, why);
     if (status != KVANT_OK) return status;
     status = plugin->plan(&entry->setup, &entry->layout, why);
     if (status > 0)
@@ -138,7 +153,11 @@ static kvant_status plan_spec(resolver *r, uint32_t spec, uint32_t layer, uint32
             why, KVANT_ERROR_PLUGIN_BROKEN, "block_tokens",
             "plan refused block_tokens %u, and says in block_multiple that it takes multiples of %u",
             entry->setup.block_tokens, multiple);
-    if (status == KVANT_OK) status = kvant_layout_check(plugin, &entry->setup, &entry->layout, why);
+    entry->lacks_artifact = status == KVANT_ERROR_MISSING && r->plan->learns;
+    if (entry->lacks_artifact)
+        status = take_missing(entry, why);
+    else if (status == KVANT_OK)
+        status = kvant_layout_check(plugin, &entry->setup, &entry->layout, why);
     return status == KVANT_OK ? add_host_part(r, entry, why) : status;
 }
 
@@ -282,25 +301,41 @@ static kvant_status resolve_rows(resolver *r, kvant_diag *diag) {
     return status == KVANT_OK && r->misfit[0] != '\0' ? refuse_block_tokens(r, diag) : status;
 }
 
+/* Whoever encodes, decodes or attends turns keys that are before RoPE on either side. */
+static bool keys_turn(const kvant_plan *plan, const kvant_plan_entry *entry) {
+    return entry->setup.rope != NULL && (plan->geometry.keys == KVANT_KEYS_BEFORE_ROPE ||
+                                         (entry->layout.flags & KVANT_LAYOUT_KEYS_BEFORE_ROPE) != 0);
+}
+
 /* Layers that turn alike share their RoPE (see plan.h), and a table. */
 static kvant_status add_turn_tables(kvant_plan *plan, kvant_diag *diag) {
     const kvant_plan_entry *last = NULL;
     for (size_t i = 0; i < plan->geometry.layer_count; i++) {
         kvant_plan_entry *entry = &plan->entries[2 * i + KVANT_SIDE_KEY];
-        if (entry->turn == KVANT_TURN_NONE) continue;
+        if (!keys_turn(plan, entry)) continue;
         for (size_t k = i; k > 0 && (last == NULL || last->setup.rope != entry->setup.rope); k--)
             last = &plan->entries[2 * (k - 1) + KVANT_SIDE_KEY];
         if (last != NULL && last->setup.rope == entry->setup.rope && last->turn_table != NULL) {
             entry->turn_table = last->turn_table;
             continue;
         }
-        double *table = kvant_arena_alloc(&plan->arena, kvant_turn_table_size(entry->setup.rope), sizeof *table);
+        double *table =
+            kvant_arena_alloc(&plan->arena, kvant_turn_table_size(entry->setup.rope), sizeof *table);
         if (table == NULL) return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
         kvant_turn_table_fill(entry->setup.rope, table);
         entry->turn_table = table;
         last = entry;
     }
     return KVANT_OK;
+}
+
+/* An artifact that is not there yet is told from one that is no good. */
+static kvant_status open_artifact(const char *file, kvant_artifact **artifact, kvant_diag *diag) {
+    if (access(file, F_OK) != 0 && errno == ENOENT)
+        return kvant_file_fail(
+            diag, KVANT_ERROR_IO, file,
+            "there is no such artifact; `kvant calibrate PIPELINE DUMP... -o FILE` learns one");
+    return kvant_artifact_open(file, artifact, diag);
 }
 
 static kvant_status fill_plan(kvant_plan *plan, const kvant_pipeline *pipeline,
@@ -320,27 +355,29 @@ static kvant_status fill_plan(kvant_plan *plan, const kvant_pipeline *pipeline,
     r.values = calloc((size_t)pipeline->spec_count + 1, sizeof *r.values);
     if (plan->name == NULL || plan->entries == NULL || r.values == NULL)
         status = kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
-    if (status == KVANT_OK && pipeline->artifact != NULL)
-        status = kvant_artifact_open(pipeline->artifact, &plan->artifact, diag);
+    if (status == KVANT_OK && plan->artifact == NULL && pipeline->artifact != NULL && !plan->learns)
+        status = open_artifact(pipeline->artifact, &plan->artifact, diag);
     if (status == KVANT_OK && plan->artifact != NULL)
         status = kvant_artifact_check(plan->artifact, &plan->geometry, diag);
     if (status == KVANT_OK) status = resolve_rows(&r, diag);
     if (status == KVANT_OK) status = add_turn_tables(plan, diag);
-    if (status == KVANT_OK) status = kvant_plan_hash(plan, diag);
+    if (status == KVANT_OK && !plan->learns) status = kvant_plan_hash(plan, diag);
     free(r.values);
     return status;
 }
 
-kvant_status kvant_pipeline_resolve(const kvant_pipeline *pipeline, const kvant_geometry *geometry,
-                                    kvant_plan **plan, kvant_diag *diag) {
-    if (pipeline == NULL || geometry == NULL || plan == NULL)
-        return kvant_fail(diag, KVANT_ERROR_ARGUMENT, "",
-                          "kvant_pipeline_resolve: pipeline, geometry or plan is NULL");
+/* Takes the artifact over. */
+static kvant_status resolve(const kvant_pipeline *pipeline, const kvant_geometry *geometry,
+                            kvant_artifact *artifact, bool learns, kvant_plan **plan, kvant_diag *diag) {
     kvant_status status = kvant_isa_check(diag);
-    if (status != KVANT_OK) return status;
-    kvant_plan *made = calloc(1, sizeof *made);
-    if (made == NULL) return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
+    kvant_plan *made = status == KVANT_OK ? calloc(1, sizeof *made) : NULL;
+    if (made == NULL) {
+        kvant_artifact_close(artifact);
+        return status == KVANT_OK ? kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory") : status;
+    }
     made->self = made;
+    made->artifact = artifact;
+    made->learns = learns;
     atomic_init(&made->references, 1);
     kvant_fp_state saved = kvant_fp_enter();
     status = fill_plan(made, pipeline, geometry, diag);
@@ -350,4 +387,22 @@ kvant_status kvant_pipeline_resolve(const kvant_pipeline *pipeline, const kvant_
     else
         kvant_plan_free(made);
     return status;
+}
+
+kvant_status kvant_pipeline_resolve(const kvant_pipeline *pipeline, const kvant_geometry *geometry,
+                                    kvant_plan **plan, kvant_diag *diag) {
+    if (pipeline == NULL || geometry == NULL || plan == NULL)
+        return kvant_fail(diag, KVANT_ERROR_ARGUMENT, "",
+                          "kvant_pipeline_resolve: pipeline, geometry or plan is NULL");
+    return resolve(pipeline, geometry, NULL, false, plan, diag);
+}
+
+kvant_status kvant_pipeline_resolve_with(const kvant_pipeline *pipeline, const kvant_geometry *geometry,
+                                         kvant_artifact *artifact, kvant_plan **plan, kvant_diag *diag) {
+    return resolve(pipeline, geometry, artifact, false, plan, diag);
+}
+
+kvant_status kvant_pipeline_resolve_to_learn(const kvant_pipeline *pipeline, const kvant_geometry *geometry,
+                                             kvant_plan **plan, kvant_diag *diag) {
+    return resolve(pipeline, geometry, NULL, true, plan, diag);
 }

@@ -3,8 +3,7 @@
 
 #include <kvant/kit/rope.h>
 
-/* The turns of one position in double, [pairs, 2]. */
-static void turns_of(const kvant_rope *rope, uint64_t position, double *turns) {
+void kvant_turn_exact(const kvant_rope *rope, uint64_t position, double *turns) {
     uint32_t pairs = kvant_rope_pairs(rope);
     /* The position as two doubles, exact. */
     kvant_double_double p =
@@ -27,7 +26,7 @@ size_t kvant_turn_table_size(const kvant_rope *rope) {
 }
 
 void kvant_turn_table_fill(const kvant_rope *rope, double *table) {
-    for (uint32_t t = 0; t < KVANT_TURN_PERIOD; t++) turns_of(rope, t, table + t * width_of(rope));
+    for (uint32_t t = 0; t < KVANT_TURN_PERIOD; t++) kvant_turn_exact(rope, t, table + t * width_of(rope));
 }
 
 kvant_turn_walk kvant_turn_walk_begin(const kvant_rope *rope, const double *table, double *base) {
@@ -37,7 +36,7 @@ kvant_turn_walk kvant_turn_walk_begin(const kvant_rope *rope, const double *tabl
 void kvant_turn_walk_to(kvant_turn_walk *walk, uint64_t position, float *turns) {
     uint64_t multiple = position - position % KVANT_TURN_PERIOD;
     if (multiple != walk->multiple) {
-        turns_of(walk->rope, multiple, walk->base);
+        kvant_turn_exact(walk->rope, multiple, walk->base);
         walk->multiple = multiple;
     }
     uint32_t pairs = kvant_rope_pairs(walk->rope);

@@ -11,6 +11,9 @@
 
 enum { KVANT_TURN_PERIOD = 64 };
 
+/* The turns of one position in double, each within 2^-52: [pairs, 2], cosine and sine. */
+void kvant_turn_exact(const kvant_rope *rope, uint64_t position, double *turns);
+
 /* Doubles of the table of offsets: [KVANT_TURN_PERIOD, kvant_rope_pairs(rope), 2]. */
 size_t kvant_turn_table_size(const kvant_rope *rope);
 void kvant_turn_table_fill(const kvant_rope *rope, double *table);

@@ -75,6 +75,7 @@ static void check_command(const char *const argv[]) {
 static void every_field_is_documented(void **state) {
     (void)state;
     char *folder = kvant_scratch_make(), *records = kvant_scratch_path(folder, "sample.kvant");
+    char *artifact = kvant_scratch_path(folder, "a.safetensors");
     CHECK("eval", "kivi", "uniform", SAMPLE, SAMPLE_PRE);
     CHECK("list");
     CHECK("info", "kivi", "--geometry",
@@ -85,8 +86,10 @@ static void every_field_is_documented(void **state) {
     CHECK("inspect", records);
     CHECK("inspect", records, "--layer", "1", "--side", "value");
     CHECK("inspect", SAMPLE);
+    CHECK("calibrate", KVANT_TEST_SOURCE_DIR "/pipelines/int4-g32-centered.ini", SAMPLE, "-o", artifact);
     CHECK("check", "raw", "--seed", "1", "--fraction", "0.001");
     free(records);
+    free(artifact);
     kvant_scratch_remove(folder);
 }
 

@@ -335,6 +335,31 @@ AT(kvant_range, first_token, 4);
 AT(kvant_range, first_head, 8);
 AT(kvant_range, reserved, 12);
 
+SIZE(kvant_dump_source, 32);
+AT(kvant_dump_source, struct_size, 0);
+AT(kvant_dump_source, reserved, 4);
+AT(kvant_dump_source, name, 8);
+AT(kvant_dump_source, bytes, 16);
+AT(kvant_dump_source, size, 24);
+
+SIZE(kvant_calibration_options, 24);
+AT(kvant_calibration_options, struct_size, 0);
+AT(kvant_calibration_options, reserved, 4);
+AT(kvant_calibration_options, progress, 8);
+AT(kvant_calibration_options, context, 16);
+
+SIZE(kvant_calibration_info, 56);
+AT(kvant_calibration_info, struct_size, 0);
+AT(kvant_calibration_info, text_count, 4);
+AT(kvant_calibration_info, tokens, 8);
+AT(kvant_calibration_info, tensor_count, 16);
+AT(kvant_calibration_info, centered_layers, 20);
+AT(kvant_calibration_info, passes, 24);
+AT(kvant_calibration_info, reserved, 28);
+AT(kvant_calibration_info, bytes, 32);
+AT(kvant_calibration_info, size, 40);
+AT(kvant_calibration_info, digest, 48);
+
 /* The asserts above fail at compile time; this keeps the numbers of released status codes and enumerators. */
 static void numbers_are_pinned(void **state) {
     (void)state;

@@ -237,6 +237,75 @@ KVANT_API kvant_status kvant_codec_decode(const kvant_codec *codec, const void *
 /* Extensions of the codec's plugin work on its state (kvant.inspect/1, kvant.attend/1). */
 KVANT_API const void *kvant_codec_state(const kvant_codec *codec);
 
+/* ---- Calibration --------------------------------------------------------------------------------------- */
+
+/* Learns the artifact of a pipeline from keys, values and queries of real texts: what its codecs cannot be
+ * opened without (codebooks, thresholds, scales, widths per tag), and the means of keys where key_center =
+ * artifact. docs/calibration.md says what the file holds and what must match when it is used.
+ *
+ *     kvant_dump_source text = {.struct_size = sizeof text, .name = "prose.safetensors"};
+ *     kvant_calibration *learned = NULL;
+ *     if (kvant_calibration_run(pipeline, &text, 1, NULL, &learned, &diag) ||
+ *         kvant_calibration_write(learned, "balanced.safetensors", &diag))
+ *         die(diag.message);
+ *     kvant_calibration_free(learned);
+ *
+ * The artifact that the pipeline names need not exist; it is neither read nor written unless it is the file
+ * that kvant_calibration_write is given. Same pipeline and same texts in the same order: same bytes. */
+typedef struct kvant_calibration kvant_calibration;
+
+/* One text: a dump (docs/dump-format.md), in a file or in memory. An array of these is walked by its first
+ * element's struct_size. */
+typedef struct kvant_dump_source {
+    uint32_t struct_size;
+    uint32_t reserved; /* 0 */
+    const char *name;  /* the file; with bytes: what stands for it in messages */
+    const void *bytes; /* [size], unchanged during the call; NULL = the file is read */
+    uint64_t size;
+} kvant_dump_source;
+
+typedef struct kvant_calibration_options {
+    uint32_t struct_size;
+    uint32_t reserved; /* 0 */
+    /* NULL = none. Called in the caller's thread before each layer of each pass over the texts; passes count
+     * from 1, and how many there will be nobody knows. */
+    void (*progress)(void *context, uint32_t pass, uint32_t layer, uint32_t layers);
+    void *context;
+} kvant_calibration_options;
+
+/* Reads the texts layer by layer, as often as a codec asks, and does not hold them in memory. What was
+ * learned is loaded back through the pipeline, and every codec opened with it, before this succeeds. options:
+ * NULL = none. Errors, each with the file or the codec: UNSUPPORTED (nothing is to be learned, or a codec
+ * needs what it does not know how to learn), MISMATCH (texts of different geometry or model), MISSING (a
+ * tensor, or too few tokens), NOT_FINITE (by tensor, token, head and channel), VALUE (a tensor of zeros),
+ * PLUGIN_BROKEN, and what a codec says. */
+KVANT_API kvant_status kvant_calibration_run(const kvant_pipeline *pipeline, const kvant_dump_source *texts,
+                                             uint32_t text_count, const kvant_calibration_options *options,
+                                             kvant_calibration **calibration, kvant_diag *diag);
+KVANT_API void kvant_calibration_free(kvant_calibration *calibration);
+
+typedef struct kvant_calibration_info {
+    uint32_t struct_size;
+    uint32_t text_count;
+    uint64_t tokens;          /* of all texts, without sinks: what was learned from */
+    uint32_t tensor_count;    /* of the artifact */
+    uint32_t centered_layers; /* layers whose key means were learned */
+    uint32_t passes;          /* over the texts */
+    uint32_t reserved;
+    const void *bytes;  /* the artifact file */
+    uint64_t size;      /* of it */
+    const char *digest; /* its SHA-256 in hex */
+} kvant_calibration_info;
+
+/* Pointers live as long as the calibration. The caller sets info->struct_size. */
+KVANT_API kvant_status kvant_calibration_describe(const kvant_calibration *calibration,
+                                                  kvant_calibration_info *info);
+
+/* Writes the artifact under a temporary name in the same directory, then renames it; a file of that name is
+ * replaced. */
+KVANT_API kvant_status kvant_calibration_write(const kvant_calibration *calibration, const char *file,
+                                               kvant_diag *diag);
+
 #ifdef __cplusplus
 }
 #endif
