@@ -41,6 +41,7 @@ typedef struct subject {
     kvant_layout layout;
     kvant_value *values;
     void *state, *scratch;
+    uint8_t *classes; /* of a block's tokens: those of tags 0, 5, 10, ... below 64; or NULL */
     uint8_t *rows, *extents, *out;
     size_t row_bytes; /* of all rows */
     uint64_t *sizes;
@@ -137,6 +138,10 @@ static bool open_subject(subject *s, const options *o, const char *text, uint32_
     s->state = allocate(s->layout.state_bytes);
     memset(s->state, 0, s->layout.state_bytes);
     s->scratch = allocate(s->layout.scratch_bytes);
+    if (s->plugin->descriptor->requires_bits & KVANT_REQUIRES_TAGS) {
+        s->classes = allocate(s->setup.block_tokens);
+        for (uint32_t t = 0; t < s->setup.block_tokens; t++) s->classes[t] = s->layout.tag_class[t * 5 % 64];
+    }
     s->rows = allocate(s->row_bytes);
     s->out = allocate(s->row_bytes);
     s->extents = allocate((extent + 4095) / 4096 * 4096 * s->blocks);
@@ -156,6 +161,7 @@ static void close_subject(subject *s) {
     if (s->state != NULL) s->plugin->close(s->state);
     free(s->state);
     free(s->scratch);
+    free(s->classes);
     free(s->rows);
     free(s->out);
     free(s->extents);
@@ -183,6 +189,7 @@ static void encode_all(subject *s) {
                            .channel_stride = element};
         kvant_encode_args args = {.struct_size = sizeof args,
                                   .rows = &view,
+                                  .classes = s->classes,
                                   .first_position = (uint64_t)b * p->block_tokens,
                                   .extent = extent_at(s, b),
                                   .scratch = s->scratch};
