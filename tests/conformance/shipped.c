@@ -51,11 +51,41 @@ static void kivi_keeps_its_promises(void **state) {
     check_codec("kivi");
 }
 
+static void hack_keeps_its_promises(void **state) {
+    (void)state;
+    check_codec("hack");
+}
+
+static void kvquant_keeps_its_promises(void **state) {
+    (void)state;
+    check_codec("kvquant");
+}
+
+static void nvfp4_keeps_its_promises(void **state) {
+    (void)state;
+    check_codec("nvfp4");
+}
+
+static void triaxial_keeps_its_promises(void **state) {
+    (void)state;
+    check_codec("triaxial");
+}
+
+static void turboquant_keeps_its_promises(void **state) {
+    (void)state;
+    check_codec("turboquant");
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(raw_keeps_its_promises),
         cmocka_unit_test(uniform_keeps_its_promises),
         cmocka_unit_test(kivi_keeps_its_promises),
+        cmocka_unit_test(hack_keeps_its_promises),
+        cmocka_unit_test(kvquant_keeps_its_promises),
+        cmocka_unit_test(nvfp4_keeps_its_promises),
+        cmocka_unit_test(triaxial_keeps_its_promises),
+        cmocka_unit_test(turboquant_keeps_its_promises),
     };
     return kvant_run_tests(tests, argc, argv);
 }
