@@ -25,7 +25,8 @@ kvant_status calibrate_sample_fill(calibrate_sample *sample, const kvant_plan *p
 void calibrate_sample_free(calibrate_sample *sample);
 
 /* Means per kv head and channel of the keys of one layer, over all texts, without sinks, on the side of RoPE
- * on which the row stores them: center[kv_heads, key_dim]. Sums in double, text by text and token by token. */
+ * on which the row stores them: center[kv_heads, key_dim]. Sums in double, text by text and token by token.
+ */
 kvant_status calibrate_center(const calibrate_texts *texts, const kvant_plan_entry *entry, uint32_t sinks,
                               float *center, kvant_diag *diag);
 

@@ -32,8 +32,8 @@ void calibrate_texts_close(calibrate_texts *texts);
 /* Keeps no page of the texts in memory until it is read again: called after each layer. */
 void calibrate_texts_forget(const calibrate_texts *texts);
 
-/* Refuses texts that are shorter than `sinks` + 1 tokens, or too short together; *tokens = all of them without
- * the sinks. */
+/* Refuses texts that are shorter than `sinks` + 1 tokens, or too short together; *tokens = all of them
+ * without the sinks. */
 enum { CALIBRATE_TOKENS_MIN = 32 };
 kvant_status calibrate_texts_count(const calibrate_texts *texts, uint32_t sinks, uint64_t *tokens,
                                    kvant_diag *diag);

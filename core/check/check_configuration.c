@@ -11,15 +11,16 @@ static const struct {
     bool needed;
     void (*run)(check_context *context);
 } steps[] = {
-    {CHECK_PLAN, true, check_plan_is_pure}, {CHECK_LAYOUT, true, check_layout_is_sane},
-    {CHECK_BLOCKS, false, check_blocks},    {CHECK_OPEN, true, check_open},
-    {CHECK_CALIBRATE, false, check_calibrate}, {CHECK_ENCODE, true, check_encode},     {CHECK_DECODE, true, check_decode},
-    {CHECK_FINITE, false, check_finite},    {CHECK_LOSSLESS, false, check_lossless},
-    {CHECK_ERROR, false, check_error},      {CHECK_BITS, false, check_bits},
-    {CHECK_REPEAT, false, check_repeat},    {CHECK_VIEWS, false, check_views},
-    {CHECK_SLICES, false, check_slices},    {CHECK_ROUNDING, false, check_rounding},
-    {CHECK_ISA, false, check_isa},          {CHECK_THREADS, false, check_threads},
-    {CHECK_INSPECT, false, check_inspect},  {CHECK_ATTEND, false, check_attend},    {CHECK_ARBITRARY, false, check_arbitrary},
+    {CHECK_PLAN, true, check_plan_is_pure},    {CHECK_LAYOUT, true, check_layout_is_sane},
+    {CHECK_BLOCKS, false, check_blocks},       {CHECK_OPEN, true, check_open},
+    {CHECK_CALIBRATE, false, check_calibrate}, {CHECK_ENCODE, true, check_encode},
+    {CHECK_DECODE, true, check_decode},        {CHECK_FINITE, false, check_finite},
+    {CHECK_LOSSLESS, false, check_lossless},   {CHECK_ERROR, false, check_error},
+    {CHECK_BITS, false, check_bits},           {CHECK_REPEAT, false, check_repeat},
+    {CHECK_VIEWS, false, check_views},         {CHECK_SLICES, false, check_slices},
+    {CHECK_ROUNDING, false, check_rounding},   {CHECK_ISA, false, check_isa},
+    {CHECK_THREADS, false, check_threads},     {CHECK_INSPECT, false, check_inspect},
+    {CHECK_ATTEND, false, check_attend},       {CHECK_ARBITRARY, false, check_arbitrary},
     {CHECK_QUIET, false, check_quiet},
 };
 

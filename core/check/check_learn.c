@@ -25,7 +25,7 @@ typedef struct collector {
 } collector;
 
 static void rows_fill(text_rows *t, check_data data, uint32_t dtype, uint32_t tokens, uint32_t heads,
-                        uint32_t dim, check_random *random, bool zeros) {
+                      uint32_t dim, check_random *random, bool zeros) {
     size_t count = (size_t)tokens * heads * dim, width = kvant_element_bytes(dtype);
     float *values = calloc(count + 1, sizeof *values);
     t->bytes = malloc(count * width + 1);
@@ -36,7 +36,7 @@ static void rows_fill(text_rows *t, check_data data, uint32_t dtype, uint32_t to
     free(values);
 }
 
-/* ---- Tensors that come out ------------------------------------------------------------------------------ */
+/* ---- Tensors that come out ----------------------------------------------------------------------------- */
 
 static void refuse_tensor(const collector *to, const kvant_array *tensor, const char *why) {
     check_fail(to->worker, CHECK_CALIBRATE, "calibrate hands over a tensor \"%.64s\" %s",
@@ -73,7 +73,7 @@ static void take_tensor(void *context, uint32_t layer, uint32_t side, const kvan
     c->setup.tensor_count++;
 }
 
-/* ---- The session ---------------------------------------------------------------------------------------- */
+/* ---- The session --------------------------------------------------------------------------------------- */
 
 static void call_begin(check_worker *worker) {
     atomic_store(&worker->slot->call, CHECK_CALL_CALIBRATE);
@@ -133,7 +133,7 @@ kvant_status check_calibrate_case(check_worker *worker, check_case *c, check_tex
     for (uint32_t side = 0; side < 2; side++)
         rows_fill(&parts[side], data, setup.dtype, tokens, setup.kv_heads, setup.head_dim, &random, zeros);
     rows_fill(&parts[2], CHECK_DATA_NORMAL, setup.dtype, queries, setup.q_heads, setup.head_dim, &random,
-                zeros);
+              zeros);
     if (text == CHECK_TEXT_NAN) {
         size_t middle = ((size_t)tokens / 2 * setup.kv_heads) * setup.head_dim;
         kvant_store_element(parts[setup.side].bytes + middle * kvant_element_bytes(setup.dtype), setup.dtype,

@@ -46,7 +46,7 @@ static void *must_allocate(size_t count, size_t width) {
     return memory;
 }
 
-/* ---- Calls ---------------------------------------------------------------------------------------------- */
+/* ---- Calls --------------------------------------------------------------------------------------------- */
 
 static kvant_fp_state call_begin(check_worker *worker) {
     atomic_store(&worker->slot->call, CHECK_CALL_ATTEND);
@@ -59,8 +59,8 @@ static void call_end(check_worker *worker, kvant_fp_state saved) {
     atomic_store(&worker->slot->call, CHECK_CALL_NONE);
 }
 
-static void make_buffer(attend_case *a, check_buffer *buffer, const char *name, size_t size,
-                        size_t alignment, unsigned char byte) {
+static void make_buffer(attend_case *a, check_buffer *buffer, const char *name, size_t size, size_t alignment,
+                        unsigned char byte) {
     if (!check_buffer_create(&a->context->worker->buffers, buffer, name, size, alignment, 0))
         check_out_of_memory();
     check_buffer_fill(buffer, byte);
@@ -69,8 +69,8 @@ static void make_buffer(attend_case *a, check_buffer *buffer, const char *name, 
 static void end_buffer(attend_case *a, check_buffer *buffer, const char *call) {
     ptrdiff_t offset;
     if (check_buffer_damaged(buffer, &offset))
-        check_fail(a->context->worker, CHECK_BOUNDS, "%s wrote at offset %td of %s of %zu bytes", call, offset,
-                   buffer->name, buffer->size);
+        check_fail(a->context->worker, CHECK_BOUNDS, "%s wrote at offset %td of %s of %zu bytes", call,
+                   offset, buffer->name, buffer->size);
     check_buffer_free(&a->context->worker->buffers, buffer);
 }
 
@@ -95,7 +95,8 @@ static kvant_status score(attend_case *a, const shape *s, unsigned char poison, 
     check_context *context = a->context;
     size_t rows = (size_t)s->heads * s->rows, width = (size_t)s->extents * a->tokens;
     size_t query_stride = a->dim + STRIDE_GAP, logit_stride = width + STRIDE_GAP;
-    size_t pairs = context->configuration.setup.rope != NULL ? context->configuration.setup.rope->rotary_dim : 0;
+    size_t pairs =
+        context->configuration.setup.rope != NULL ? context->configuration.setup.rope->rotary_dim : 0;
     check_buffer queries, state, scratch, output;
     make_buffer(a, &queries, "queries", rows * query_stride * 4, 64, 0xff);
     make_buffer(a, &state, "query_state", rows * (size_t)context->layout.query_state_bytes, 64, poison);
@@ -168,18 +169,18 @@ static kvant_status mix(attend_case *a, const shape *s, unsigned char poison, bo
     kvant_status status = KVANT_OK;
     uint32_t step = apart ? 1 : s->extents;
     for (uint32_t e = 0; e < s->extents && status == KVANT_OK; e += step) {
-        const kvant_mix_args args = {
-            .struct_size = sizeof args,
-            .first_head = s->first_head,
-            .heads = s->heads,
-            .rows = s->rows,
-            .extents = a->look + s->first_extent + e,
-            .extent_count = step,
-            .weights = (const float *)(const void *)weights.data + (size_t)(s->first_extent + e) * a->tokens,
-            .weight_stride = weight_stride,
-            .accumulators = (float *)(void *)accumulators.data,
-            .accumulator_stride = accumulator_stride,
-            .scratch = scratch.data};
+        const kvant_mix_args args = {.struct_size = sizeof args,
+                                     .first_head = s->first_head,
+                                     .heads = s->heads,
+                                     .rows = s->rows,
+                                     .extents = a->look + s->first_extent + e,
+                                     .extent_count = step,
+                                     .weights = (const float *)(const void *)weights.data +
+                                                (size_t)(s->first_extent + e) * a->tokens,
+                                     .weight_stride = weight_stride,
+                                     .accumulators = (float *)(void *)accumulators.data,
+                                     .accumulator_stride = accumulator_stride,
+                                     .scratch = scratch.data};
         status = a->attend->mix(context->subject.state.data, &args);
     }
     const kvant_finish_args finish = {.struct_size = sizeof finish,
@@ -206,7 +207,7 @@ static kvant_status attend(attend_case *a, const shape *s, unsigned char poison,
     return a->keys ? score(a, s, poison, bits) : mix(a, s, poison, apart, bits);
 }
 
-/* ---- What must come out --------------------------------------------------------------------------------- */
+/* ---- What must come out -------------------------------------------------------------------------------- */
 
 static float value_at(const attend_case *a, uint32_t e, uint32_t t, uint32_t h, uint32_t c) {
     return a->decoded[e][((size_t)t * a->heads + h) * a->dim + c];
@@ -352,7 +353,7 @@ static void try_arbitrary_bytes(attend_case *a) {
     free(bits);
 }
 
-/* ---- The case ------------------------------------------------------------------------------------------- */
+/* ---- The case ------------------------------------------------------------------------------------------ */
 
 static void turn_decoded(attend_case *a) {
     const kvant_rope *rope = a->context->configuration.setup.rope;
@@ -380,9 +381,8 @@ static bool encode_extents(attend_case *a) {
     float *values = must_allocate(context->elements, sizeof *values);
     bool good = true;
     for (uint32_t e = 0; e < EXTENTS && good; e++) {
-        const check_encoding how = {.poison = POISON,
-                                    .scratch = POISON,
-                                    .first_position = POSITION + (uint64_t)e * 3 * a->tokens};
+        const check_encoding how = {
+            .poison = POISON, .scratch = POISON, .first_position = POSITION + (uint64_t)e * 3 * a->tokens};
         memcpy(values, context->values, context->elements * sizeof *values);
         if (e > 0)
             check_data_fill(CHECK_DATA_OFFSET, setup->dtype, a->tokens, a->heads, a->dim, &context->random,
@@ -426,23 +426,23 @@ static void attend_case_free(attend_case *a) {
 
 static void look_at_attention(attend_case *a) {
     const shape all = {.heads = a->heads, .rows = ROWS, .extents = EXTENTS};
-    const shape part = {.first_head = a->heads - 1, .heads = 1, .first_row = 1, .rows = 1, .extents = EXTENTS};
+    const shape part = {
+        .first_head = a->heads - 1, .heads = 1, .first_row = 1, .rows = 1, .extents = EXTENTS};
     fill_input(a);
     uint32_t *bits = must_allocate((size_t)a->heads * ROWS * result_width(a), sizeof *bits);
     kvant_status status = attend(a, &all, POISON, false, bits);
     memcpy(a->result, bits, (size_t)a->heads * ROWS * result_width(a) * sizeof *bits);
     free(bits);
     if (status != KVANT_OK) {
-        check_fail(a->context->worker, CHECK_ATTEND, "status %d (%s) on arguments that keep the rules", status,
-                   kvant_status_text(status));
+        check_fail(a->context->worker, CHECK_ATTEND, "status %d (%s) on arguments that keep the rules",
+                   status, kvant_status_text(status));
         return;
     }
     compare_with_decoded(a);
     compare_shape(a, &all, true, a->keys ? "the same call again" : "extent by extent");
     compare_shape(a, &part, false, "one head and one row alone");
     for (uint32_t e = 0; e < EXTENTS && a->keys; e++) {
-        const shape one = {
-            .heads = a->heads, .rows = ROWS, .first_extent = e, .extents = 1};
+        const shape one = {.heads = a->heads, .rows = ROWS, .first_extent = e, .extents = 1};
         compare_shape(a, &one, false, "extent by extent");
     }
     if (a->tokens > 2) try_live_range(a);

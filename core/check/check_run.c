@@ -141,8 +141,9 @@ static void printed_words(const child *c, char *text, size_t capacity) {
 }
 
 static const char *call_name(uint32_t call) {
-    static const char *const names[] = {"the check itself", "loading", "plan",      "open",      "encode", "decode",
-                                        "close",            "extension", "inspect", "calibrate", "attend"};
+    static const char *const names[] = {"the check itself", "loading",   "plan",  "open",
+                                        "encode",           "decode",    "close", "extension",
+                                        "inspect",          "calibrate", "attend"};
     return call < sizeof names / sizeof names[0] ? names[call] : "?";
 }
 

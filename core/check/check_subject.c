@@ -25,7 +25,8 @@ static uint8_t *make_classes(const check_subject *subject) {
     uint32_t tokens = subject->setup->block_tokens;
     uint8_t *classes = malloc(tokens);
     if (classes == NULL) check_out_of_memory();
-    for (uint32_t t = 0; t < tokens; t++) classes[t] = subject->layout.tag_class[t % 8 == 7 ? t * 5 % 256 : t * 5 % 64];
+    for (uint32_t t = 0; t < tokens; t++)
+        classes[t] = subject->layout.tag_class[t % 8 == 7 ? t * 5 % 256 : t * 5 % 64];
     return classes;
 }
 

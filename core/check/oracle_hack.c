@@ -1,6 +1,6 @@
 /* What `hack` must give back (arXiv 2502.03589, section 5; its artifact's quantize_partitions), rounding to
- * nearest: with axes = artifact keys in partitions along the tokens of a channel, values along the channels of a
- * token; with axes = paper the other way round.
+ * nearest: with axes = artifact keys in partitions along the tokens of a channel, values along the channels
+ * of a token; with axes = paper the other way round.
  *
  *     minimum = M(min)     scale = M((max - minimum) / (2^bits - 1))
  *     code = rint((x - minimum) / scale)     value = code * scale + minimum

@@ -25,8 +25,8 @@ kvant_artifact_builder_say(kvant_artifact_builder *builder, const char *key, con
 
 uint32_t kvant_artifact_builder_count(const kvant_artifact_builder *builder); /* of tensors */
 
-/* Appends the file's bytes to `bytes`: metadata "format" with the others, tensors sorted by name. `name` stands
- * for the file in messages. */
+/* Appends the file's bytes to `bytes`: metadata "format" with the others, tensors sorted by name. `name`
+ * stands for the file in messages. */
 kvant_status kvant_artifact_builder_pack(const kvant_artifact_builder *builder, const char *name,
                                          kvant_text *bytes, kvant_diag *diag);
 

@@ -2,7 +2,8 @@
  *
  * Scratch of one call, each part aligned to 64 bytes:
  *
- *     | the plugin's scratch | rows, as the codec gets or gives them | one row of floats | classes | turns | base |
+ *     | the plugin's scratch | rows, as the codec gets or gives them | one row of floats | classes | turns |
+ *     | turns of the last multiple |
  *
  * Rows pass through a copy only where the host changes them: keys that turn or are centred, numbers that
  * are replaced, sinks. Else the plugin reads and writes the caller's view.

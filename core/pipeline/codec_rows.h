@@ -13,7 +13,8 @@ typedef struct kvant_place {
 } kvant_place;
 bool kvant_find_not_finite(const kvant_view *rows, kvant_place *place);
 
-/* A dense view [tokens, heads, head_dim] over memory of the caller's, to be written (kvant_rows_view reads). */
+/* A dense view [tokens, heads, head_dim] over memory of the caller's, to be written (kvant_rows_view reads).
+ */
 kvant_mutable_view kvant_dense_mutable_view(void *data, uint32_t dtype, uint32_t tokens, uint32_t heads,
                                             uint32_t head_dim);
 

@@ -33,7 +33,8 @@ static void put_value(kvant_text *text, const kvant_row *row, uint32_t index) {
     free(value);
 }
 
-/* Parameters with one of the `unless` flags do not count, nor do reading parameters; those that came later only where they differ from their default. */
+/* Parameters with one of the `unless` flags do not count, nor do reading parameters; those that came later
+ * only where they differ from their default. */
 static bool is_hashed(const kvant_row *row, uint32_t index, uint32_t unless) {
     const kvant_param *param = kvant_schema_param(row->plugin->descriptor, index);
     const kvant_value *value = &row->setup->values[index];

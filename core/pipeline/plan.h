@@ -33,12 +33,12 @@ typedef struct kvant_plan_entry {
     kvant_row row;
     kvant_setup setup;
     kvant_layout layout;
-    const float *center;      /* [kv_heads, head_dim]: subtracted from what is encoded; NULL = nothing is */
-    uint32_t turn;            /* KVANT_TURN_* */
-    /* See turns.h; of keys that the caller has or the codec keeps before RoPE, else NULL. Rows that turn alike
-     * share one. */
+    const float *center; /* [kv_heads, head_dim]: subtracted from what is encoded; NULL = nothing is */
+    uint32_t turn;       /* KVANT_TURN_* */
+    /* See turns.h; of keys that the caller has or the codec keeps before RoPE, else NULL. Rows that turn
+     * alike share one. */
     const double *turn_table;
-    bool centers;             /* rows are centred; in a plan to learn from, `center` is not there yet */
+    bool centers;        /* rows are centred; in a plan to learn from, `center` is not there yet */
     bool lacks_artifact; /* in a plan to learn from: plan() answered MISSING, so the layout has no sizes */
 } kvant_plan_entry;
 

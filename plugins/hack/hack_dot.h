@@ -15,7 +15,8 @@
 enum { HACK_TILE = 4, HACK_LINE = 16 };
 
 /* The codes of a line that take part: [first, first + count) of the summed index. `first` is a multiple of 8,
- * and so is count unless it reaches the last one; the operand then has zeros up to the next multiple of 32. */
+ * and so is count unless it reaches the last one; the operand then has zeros up to the next multiple of 32.
+ */
 typedef struct hack_run {
     const uint8_t *line;   /* first byte of the line's first word */
     uint32_t summed_count; /* of the matrix */

@@ -3,12 +3,13 @@
  * machine.
  *
  * A case has keys, values and queries (after RoPE); the first `sinks` tokens and what is left behind the last
- * whole partition stay in 16 bit, the partitions between are extents of one partition each. Queries are handed
- * over without the logit scale, as the artifact quantizes them. Raw tokens are added here, in double.
+ * whole partition stay in 16 bit, the partitions between are extents of one partition each. Queries are
+ * handed over without the logit scale, as the artifact quantizes them. Raw tokens are added here, in double.
  *
  * With flat = one everything is theirs bit for bit, and results within rounding. With the default, scale 0
- * where theirs is 1, operands have other ranges: the result is compared with attention on the dequantized keys
- * and values, which is the same. In the case with two constant tokens of 8-bit values theirs is 23 % off. */
+ * where theirs is 1, operands have other ranges: the result is compared with attention on the dequantized
+ * keys and values, which is the same. In the case with two constant tokens of 8-bit values theirs is 23 %
+ * off. */
 #include "support/test.h"
 #include "support/test_attend.h"
 

@@ -3,10 +3,10 @@
  * decode at every instruction set of this machine; stochastic_* and noise_hash through its arithmetic, since
  * their noise is another; matmul_* through its identity. The attn_* cases are in hack_attention.c.
  *
- * A case is a matrix [rows, columns]. Partitions along rows are what keys have with axes = artifact and values
- * with axes = paper; along columns values have them with axes = artifact and keys with axes = paper. `sums`
- * run along the partition, as the paper's sides have them. The artifact stores scale 1 where a partition has
- * no range, which is flat = one; the default stores 0. */
+ * A case is a matrix [rows, columns]. Partitions along rows are what keys have with axes = artifact and
+ * values with axes = paper; along columns values have them with axes = artifact and keys with axes = paper.
+ * `sums` run along the partition, as the paper's sides have them. The artifact stores scale 1 where a
+ * partition has no range, which is flat = one; the default stores 0. */
 #include "support/test.h"
 #include "support/test_codec.h"
 

@@ -60,8 +60,9 @@ static kvant_pipeline *make_pipeline(uint32_t a, uint32_t b, const char *artifac
     }
     size += snprintf(text + size, sizeof text - (size_t)size,
                      "[layers]\nkey = c%u\nvalue = c%u\n[layers 1, 3]\nkey = c%u\nvalue = c%u\n", a, b, b, a);
-    die_unless(kvant_pipeline_parse(text, (size_t)size, "mixed.ini", kvant_test_directory(), &pipeline, &diag),
-               &diag);
+    die_unless(
+        kvant_pipeline_parse(text, (size_t)size, "mixed.ini", kvant_test_directory(), &pipeline, &diag),
+        &diag);
     return pipeline;
 }
 
@@ -102,8 +103,8 @@ static coded code_row(const kvant_plan *plan, uint32_t layer, uint32_t side) {
     memset(c.bytes, 0x5a, room);
     memset(c.rows, 0xff, c.count * sizeof *c.rows);
     kvant_encode_report report = {.struct_size = sizeof report};
-    die_unless(kvant_codec_encode(codec, &rows, 0, kvant_dump_describe(dump)->tags, c.bytes, capacity, scratch,
-                                  &report, &diag),
+    die_unless(kvant_codec_encode(codec, &rows, 0, kvant_dump_describe(dump)->tags, c.bytes, capacity,
+                                  scratch, &report, &diag),
                &diag);
     c.size = (size_t)report.size;
     const kvant_mutable_view out = {.struct_size = sizeof out,

@@ -1,5 +1,5 @@
-/* Every pipeline that is shipped and needs an artifact ships it, learned from samples/sample_prose.safetensors:
- * learned again it has the same bytes, and it serves the other sample. */
+/* Every pipeline that is shipped and needs an artifact ships it, learned from
+ * samples/sample_prose.safetensors: learned again it has the same bytes, and it serves the other sample. */
 #include "support/data.h"
 #include "support/test.h"
 

@@ -33,8 +33,8 @@ typedef struct kvant_test_codec {
     kvant_table_row *rows;
 } kvant_test_codec;
 
-/* parameters: "name=value name=value", "" = all defaults; a table is written name=key:integer,key:integer (one
- * table at most). */
+/* parameters: "name=value name=value", "" = all defaults; a table is written name=key:integer,key:integer
+ * (one table at most). */
 kvant_test_codec *kvant_test_codec_open(const char *plugin, uint32_t side, uint32_t dtype, uint32_t tokens,
                                         uint32_t heads, uint32_t head_dim, uint32_t isa,
                                         const char *parameters);

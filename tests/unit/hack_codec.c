@@ -31,7 +31,8 @@ static double nmse(const float *got, const float *want, size_t count) {
 
 /* ---- Noise --------------------------------------------------------------------------------------------- */
 
-/* Codes of rows [tokens, heads, dim] that begin at a position, with heads from `first_head` on and a layer. */
+/* Codes of rows [tokens, heads, dim] that begin at a position, with heads from `first_head` on and a layer.
+ */
 static uint8_t *codes_at(uint32_t side, uint32_t tokens, uint32_t heads, uint32_t dim, uint32_t isa,
                          const char *parameters, const float *rows, uint64_t position, uint32_t first_head,
                          uint32_t layer) {
@@ -258,8 +259,8 @@ static void errors_on_a_normal_distribution(void **state) {
     free(rows);
 }
 
-/* An outlier channel of keys is alone with itself in the artifact's convention and spoils its neighbours in the
- * paper's. */
+/* An outlier channel of keys is alone with itself in the artifact's convention and spoils its neighbours in
+ * the paper's. */
 static void conventions_differ_on_outlier_channels(void **state) {
     (void)state;
     enum { TOKENS = 512, DIM = 128 };
