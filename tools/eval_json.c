@@ -61,7 +61,7 @@ static json_t *attention_json(const kvant_eval_layer *layer) {
     for (uint32_t h = 0; h < layer->q_heads; h++) {
         bool output = layer->sides[KVANT_SIDE_VALUE].measured;
         json_array_append_new(
-            heads, number(output ? kvant_attention_errors(&layer->heads[h], 1).both : (double)NAN));
+            heads, number(output ? kvant_distortion_errors(&layer->heads[h], 1).both : (double)NAN));
     }
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "key_only",
                      number(kvant_eval_metric(layer, KVANT_METRIC_KEY_ONLY)), "value_only",

@@ -37,19 +37,19 @@ typedef struct partial {
     double *coded; /* [value_dim], with decoded values */
 } partial;
 
-struct kvant_attention {
-    kvant_attention_shape shape;
+struct kvant_distortion {
+    kvant_distortion_shape shape;
     double *queries;   /* [q_heads, rows, key_dim], times the scale */
     double *outputs;   /* [q_heads, rows, OUTPUTS, value_dim] */
     double *partials;  /* [4, value_dim] */
     row_state *states; /* [q_heads, rows] */
 };
 
-static size_t row_bytes(const kvant_attention_shape *shape) {
+static size_t row_bytes(const kvant_distortion_shape *shape) {
     return sizeof(row_state) + sizeof(double) * ((size_t)shape->key_dim + OUTPUTS * (size_t)shape->value_dim);
 }
 
-size_t kvant_attention_bytes(const kvant_attention_shape *shape) {
+size_t kvant_distortion_bytes(const kvant_distortion_shape *shape) {
     size_t rows, bytes;
     if (__builtin_mul_overflow((size_t)shape->q_heads, (size_t)shape->rows, &rows) ||
         __builtin_mul_overflow(rows, row_bytes(shape), &bytes))
@@ -57,8 +57,8 @@ size_t kvant_attention_bytes(const kvant_attention_shape *shape) {
     return bytes;
 }
 
-static void load_queries(kvant_attention *a, const kvant_view *queries) {
-    const kvant_attention_shape *shape = &a->shape;
+static void load_queries(kvant_distortion *a, const kvant_view *queries) {
+    const kvant_distortion_shape *shape = &a->shape;
     for (uint32_t h = 0; h < shape->q_heads; h++)
         for (uint32_t r = 0; r < shape->rows; r++) {
             const char *from = kvant_view_at(queries, r, h);
@@ -69,10 +69,10 @@ static void load_queries(kvant_attention *a, const kvant_view *queries) {
         }
 }
 
-kvant_attention *kvant_attention_new(const kvant_attention_shape *shape, const kvant_view *queries) {
-    if (kvant_attention_bytes(shape) == SIZE_MAX) return NULL;
+kvant_distortion *kvant_distortion_new(const kvant_distortion_shape *shape, const kvant_view *queries) {
+    if (kvant_distortion_bytes(shape) == SIZE_MAX) return NULL;
     size_t rows = (size_t)shape->q_heads * shape->rows;
-    kvant_attention *a = calloc(1, sizeof *a);
+    kvant_distortion *a = calloc(1, sizeof *a);
     if (a == NULL) return NULL;
     a->shape = *shape;
     a->queries = calloc(rows * shape->key_dim + 1, sizeof *a->queries);
@@ -80,7 +80,7 @@ kvant_attention *kvant_attention_new(const kvant_attention_shape *shape, const k
     a->partials = calloc(4 * (size_t)shape->value_dim + 1, sizeof *a->partials);
     a->states = calloc(rows + 1, sizeof *a->states);
     if (a->queries == NULL || a->outputs == NULL || a->partials == NULL || a->states == NULL) {
-        kvant_attention_free(a);
+        kvant_distortion_free(a);
         return NULL;
     }
     load_queries(a, queries);
@@ -91,7 +91,7 @@ kvant_attention *kvant_attention_new(const kvant_attention_shape *shape, const k
     return a;
 }
 
-void kvant_attention_free(kvant_attention *a) {
+void kvant_distortion_free(kvant_distortion *a) {
     if (a == NULL) return;
     free(a->queries);
     free(a->outputs);
@@ -137,7 +137,7 @@ static running soften(double *logits, uint32_t n) {
     return s;
 }
 
-static void mix(const kvant_attention *a, const kvant_attention_tile *tile, uint32_t first, uint32_t n,
+static void mix(const kvant_distortion *a, const kvant_distortion_tile *tile, uint32_t first, uint32_t n,
                 const double *weights, partial *p) {
     uint32_t dim = a->shape.value_dim;
     if (dim == 0) return;
@@ -150,9 +150,10 @@ static void mix(const kvant_attention *a, const kvant_attention_tile *tile, uint
 }
 
 /* The tile's tokens [first, first + n) as this query row sees them, exactly and through decoded keys. */
-static void tile_partials(const kvant_attention *a, const kvant_attention_tile *tile, const double *query,
+static void tile_partials(const kvant_distortion *a, const kvant_distortion_tile *tile, const double *query,
                           uint32_t first, uint32_t n, partial *exact, partial *coded) {
-    double plain_logits[KVANT_ATTENTION_TILE], coded_logits[KVANT_ATTENTION_TILE], gaps[KVANT_ATTENTION_TILE];
+    double plain_logits[KVANT_DISTORTION_TILE], coded_logits[KVANT_DISTORTION_TILE],
+        gaps[KVANT_DISTORTION_TILE];
     uint32_t dim = a->shape.key_dim;
     for (uint32_t t = 0; t < n; t++) {
         plain_logits[t] = dot(query, tile->keys + (size_t)(first + t) * dim, dim);
@@ -188,7 +189,7 @@ static void merge_output(double *into, double scale_into, const double *from, do
     for (uint32_t c = 0; c < n; c++) into[c] = into[c] * scale_into + from[c] * scale_from;
 }
 
-static void merge_row(const kvant_attention *a, size_t row, const partial *exact, const partial *coded,
+static void merge_row(const kvant_distortion *a, size_t row, const partial *exact, const partial *coded,
                       bool recent_is_coded) {
     row_state *state = &a->states[row];
     uint32_t dim = a->shape.value_dim;
@@ -206,8 +207,8 @@ static void merge_row(const kvant_attention *a, size_t row, const partial *exact
     merge_output(outputs + RECENT * dim, into, recent_is_coded ? seen->coded : seen->plain, from, dim);
 }
 
-void kvant_attention_add(kvant_attention *a, const kvant_attention_tile *tile) {
-    const kvant_attention_shape *shape = &a->shape;
+void kvant_distortion_add(kvant_distortion *a, const kvant_distortion_tile *tile) {
+    const kvant_distortion_shape *shape = &a->shape;
     uint32_t dim = shape->value_dim;
     size_t group_rows =
         (size_t)(shape->q_heads / shape->kv_heads) * shape->rows; /* its heads stand side by side */
@@ -242,13 +243,13 @@ static double squared_error(const double *plain, double plain_sum, const double 
     return error;
 }
 
-void kvant_attention_finish(const kvant_attention *a, kvant_attention_sums *sums) {
-    const kvant_attention_shape *shape = &a->shape;
+void kvant_distortion_finish(const kvant_distortion *a, kvant_distortion_sums *sums) {
+    const kvant_distortion_shape *shape = &a->shape;
     uint32_t dim = shape->value_dim;
     for (size_t row = 0; row < (size_t)shape->q_heads * shape->rows; row++) {
         const row_state *s = &a->states[row];
         const double *o = a->outputs + row * OUTPUTS * dim;
-        kvant_attention_sums *sum = &sums[row / shape->rows];
+        kvant_distortion_sums *sum = &sums[row / shape->rows];
         if (s->exact.max == -INFINITY) continue;
         for (uint32_t c = 0; c < dim; c++) {
             double output = o[c] / s->exact.sum;
@@ -268,8 +269,8 @@ void kvant_attention_finish(const kvant_attention *a, kvant_attention_sums *sums
     }
 }
 
-kvant_attention_error kvant_attention_errors(const kvant_attention_sums *sums, uint32_t count) {
-    kvant_attention_sums all = {0};
+kvant_distortion_error kvant_distortion_errors(const kvant_distortion_sums *sums, uint32_t count) {
+    kvant_distortion_sums all = {0};
     for (uint32_t h = 0; h < count; h++) {
         all.output += sums[h].output;
         all.key_only += sums[h].key_only;
@@ -280,8 +281,8 @@ kvant_attention_error kvant_attention_errors(const kvant_attention_sums *sums, u
         if (sums[h].max_divergence > all.max_divergence) all.max_divergence = sums[h].max_divergence;
         all.rows += sums[h].rows;
     }
-    if (all.rows == 0) return (kvant_attention_error){NAN, NAN, NAN, NAN, NAN, NAN};
-    return (kvant_attention_error){
+    if (all.rows == 0) return (kvant_distortion_error){NAN, NAN, NAN, NAN, NAN, NAN};
+    return (kvant_distortion_error){
         .key_only = kvant_relative_error(all.key_only, all.output),
         .value_only = kvant_relative_error(all.value_only, all.output),
         .both = kvant_relative_error(all.both, all.output),

@@ -1,5 +1,5 @@
-/* What quantization does to the output of attention: exact and coded attention of the same queries, side by
- * side.
+/* What quantization does to the output of attention, its distortion: exact and coded attention of the same
+ * queries, side by side.
  *
  * For one layer, query row r of head h (position query_start + r, logit scale s) sees the tokens t at or
  * before its position, within the layer's window:
@@ -20,9 +20,9 @@
 
 #include <kvant/types.h>
 
-enum { KVANT_ATTENTION_TILE = 64 }; /* tokens of a tile at most */
+enum { KVANT_DISTORTION_TILE = 64 }; /* tokens of a tile at most */
 
-typedef struct kvant_attention_shape {
+typedef struct kvant_distortion_shape {
     uint32_t q_heads;
     uint32_t kv_heads;
     uint32_t key_dim;
@@ -31,13 +31,13 @@ typedef struct kvant_attention_shape {
     uint32_t rows;      /* query rows of each head */
     uint64_t query_start;
     double scale;
-} kvant_attention_shape;
+} kvant_distortion_shape;
 
-typedef struct kvant_attention kvant_attention;
+typedef struct kvant_distortion kvant_distortion;
 
-/* Sums of one query head over its rows. Zeroed by the caller; kvant_attention_finish adds to them, so that a
+/* Sums of one query head over its rows. Zeroed by the caller; kvant_distortion_finish adds to them, so that a
  * long series of query rows may be measured piece by piece with the same result. */
-typedef struct kvant_attention_sums {
+typedef struct kvant_distortion_sums {
     double output;   /* sum ||o||^2 */
     double key_only; /* sum ||o - o^||^2 */
     double value_only;
@@ -46,10 +46,10 @@ typedef struct kvant_attention_sums {
     double divergence;
     double max_divergence;
     uint64_t rows;
-} kvant_attention_sums;
+} kvant_distortion_sums;
 
 /* Tokens of one kv head. `coded_keys == keys` and `coded_values == values` say that the tile is raw. */
-typedef struct kvant_attention_tile {
+typedef struct kvant_distortion_tile {
     uint32_t kv_head;
     uint32_t tokens;
     uint64_t first_position;
@@ -59,25 +59,25 @@ typedef struct kvant_attention_tile {
     const double *coded_keys;
     const double *values; /* [tokens, value_dim]; NULL where value_dim is 0 */
     const double *coded_values;
-} kvant_attention_tile;
+} kvant_distortion_tile;
 
 /* Bytes that an object of this shape takes: linear in rows. */
-size_t kvant_attention_bytes(const kvant_attention_shape *shape);
+size_t kvant_distortion_bytes(const kvant_distortion_shape *shape);
 
 /* queries: [rows, q_heads, key_dim], copied; finite. NULL where memory ends. */
-kvant_attention *kvant_attention_new(const kvant_attention_shape *shape, const kvant_view *queries);
-void kvant_attention_free(kvant_attention *attention);
+kvant_distortion *kvant_distortion_new(const kvant_distortion_shape *shape, const kvant_view *queries);
+void kvant_distortion_free(kvant_distortion *attention);
 
-void kvant_attention_add(kvant_attention *attention, const kvant_attention_tile *tile);
+void kvant_distortion_add(kvant_distortion *attention, const kvant_distortion_tile *tile);
 
 /* Adds the errors of every row to sums[q_heads]. A row that saw no token is left out. */
-void kvant_attention_finish(const kvant_attention *attention, kvant_attention_sums *sums);
+void kvant_distortion_finish(const kvant_distortion *attention, kvant_distortion_sums *sums);
 
 /* Relative errors of a head, or of a layer: `count` heads together. */
-typedef struct kvant_attention_error {
+typedef struct kvant_distortion_error {
     double key_only, value_only, both, recent; /* NaN where there is no row */
     double divergence, max_divergence;         /* mean and largest of all rows */
-} kvant_attention_error;
-kvant_attention_error kvant_attention_errors(const kvant_attention_sums *sums, uint32_t count);
+} kvant_distortion_error;
+kvant_distortion_error kvant_distortion_errors(const kvant_distortion_sums *sums, uint32_t count);
 
 #endif

@@ -1,7 +1,7 @@
 /* One layer of kvant_eval_run: see eval_run.h for what is measured and eval_layer.h for the border.
  *
  * Blocks are coded one at a time; of a block, a run of tokens is decoded at a time; of a run, a tile of at
- * most KVANT_ATTENTION_TILE tokens of one head is widened to double, measured, and handed to attention. Many
+ * most KVANT_DISTORTION_TILE tokens of one head is widened to double, measured, and handed to attention. Many
  * query rows are taken in pieces, each a pass over the layer of its own, so that nothing here grows with the
  * dump. */
 #include "measure/eval_layer.h"
@@ -16,7 +16,7 @@
 #include <time.h>
 
 enum {
-    TILE = KVANT_ATTENTION_TILE,
+    TILE = KVANT_DISTORTION_TILE,
     RUN_BYTES = 2 << 20,       /* decoded rows of one side at most, if a tile of tokens does not need more */
     ATTENTION_BYTES = 4 << 20, /* query rows of one pass, if one row does not need more */
     EXACT = 0,
@@ -45,8 +45,8 @@ typedef struct layer_work {
     void *scratch;
     float *
         turns; /* [TILE, rotary_dim / 2, 2] where the dump's keys are before RoPE and attention is measured */
-    kvant_attention *attention; /* of this pass, or NULL */
-    bool first_pass;            /* the pass that measures quality, bytes and time */
+    kvant_distortion *attention; /* of this pass, or NULL */
+    bool first_pass;             /* the pass that measures quality, bytes and time */
 } layer_work;
 
 static const char *const side_names[2] = {"key", "value"};
@@ -63,12 +63,12 @@ static uint32_t run_tokens_of(const kvant_layer_geometry *g, uint32_t block_toke
 
 /* Of one query row of every head. */
 static size_t query_row_bytes(const kvant_layer_geometry *g) {
-    kvant_attention_shape shape = {.q_heads = g->q_heads,
-                                   .kv_heads = g->kv_heads,
-                                   .key_dim = g->key_dim,
-                                   .value_dim = g->value_dim,
-                                   .rows = 1};
-    return kvant_attention_bytes(&shape);
+    kvant_distortion_shape shape = {.q_heads = g->q_heads,
+                                    .kv_heads = g->kv_heads,
+                                    .key_dim = g->key_dim,
+                                    .value_dim = g->value_dim,
+                                    .rows = 1};
+    return kvant_distortion_bytes(&shape);
 }
 
 static uint32_t rows_of_a_pass(const kvant_layer_geometry *g, uint32_t query_tokens) {
@@ -266,17 +266,17 @@ static void measure_tile(layer_work *w, uint32_t head, uint32_t first, uint32_t 
     if (w->turns != NULL && coded) turn_rows(w, key->tile[CODED], count, scratch_row);
     uint64_t block_end = ((uint64_t)first / blocks->block_tokens + 1) * blocks->block_tokens;
     uint32_t recent = w->job->info.recent > 0 ? w->job->info.recent : 1;
-    kvant_attention_tile tile = {.kv_head = head,
-                                 .tokens = count,
-                                 .first_position = first,
-                                 .coded_from = coded ? block_end - 1 + recent : UINT64_MAX,
-                                 .keys = key->tile[EXACT],
-                                 .coded_keys = key->tile[coded ? CODED : EXACT]};
+    kvant_distortion_tile tile = {.kv_head = head,
+                                  .tokens = count,
+                                  .first_position = first,
+                                  .coded_from = coded ? block_end - 1 + recent : UINT64_MAX,
+                                  .keys = key->tile[EXACT],
+                                  .coded_keys = key->tile[coded ? CODED : EXACT]};
     if (value->present) {
         tile.values = value->tile[EXACT];
         tile.coded_values = value->tile[coded ? CODED : EXACT];
     }
-    kvant_attention_add(w->attention, &tile);
+    kvant_distortion_add(w->attention, &tile);
 }
 
 /* Tokens [first, first + count) of the dump; `offset` as above. */
@@ -365,7 +365,7 @@ static void close_layer(layer_work *w) {
         free(s->tile[EXACT]);
         free(s->tile[CODED]);
     }
-    kvant_attention_free(w->attention);
+    kvant_distortion_free(w->attention);
     free(w->scratch);
     free(w->turns);
 }
@@ -378,27 +378,27 @@ static kvant_status measure_attention(layer_work *w, const kvant_view *queries, 
     uint32_t rows = rows_of_a_pass(g, queries->tokens);
     for (uint32_t first = 0; first < queries->tokens; first += rows) {
         uint32_t count = queries->tokens - first < rows ? queries->tokens - first : rows;
-        kvant_attention_shape shape = {.q_heads = g->q_heads,
-                                       .kv_heads = g->kv_heads,
-                                       .key_dim = g->key_dim,
-                                       .value_dim = w->sides[KVANT_SIDE_VALUE].present ? g->value_dim : 0,
-                                       .window = g->window,
-                                       .rows = count,
-                                       .query_start = info->query_start + first,
-                                       .scale = info->scale};
+        kvant_distortion_shape shape = {.q_heads = g->q_heads,
+                                        .kv_heads = g->kv_heads,
+                                        .key_dim = g->key_dim,
+                                        .value_dim = w->sides[KVANT_SIDE_VALUE].present ? g->value_dim : 0,
+                                        .window = g->window,
+                                        .rows = count,
+                                        .query_start = info->query_start + first,
+                                        .scale = info->scale};
         kvant_view piece = kvant_view_slice(queries, first, count);
-        w->attention = kvant_attention_new(&shape, &piece);
+        w->attention = kvant_distortion_new(&shape, &piece);
         if (w->attention == NULL)
             return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "no memory for the queries of layer %u",
                               w->layer);
         w->first_pass = first == 0;
         kvant_status status = measure_blocks(w, scratch_row, diag);
         if (status != KVANT_OK) return status;
-        kvant_attention_finish(w->attention, result->heads);
-        kvant_attention_free(w->attention);
+        kvant_distortion_finish(w->attention, result->heads);
+        kvant_distortion_free(w->attention);
         w->attention = NULL;
     }
-    result->attention = kvant_attention_errors(result->heads, g->q_heads);
+    result->attention = kvant_distortion_errors(result->heads, g->q_heads);
     return KVANT_OK;
 }
 

@@ -49,8 +49,8 @@ typedef struct kvant_eval_side {
 
 typedef struct kvant_eval_layer {
     kvant_eval_side sides[2];
-    kvant_attention_error attention; /* NaN where the dump does not have what it takes */
-    kvant_attention_sums *heads;     /* [q_heads], NULL without attention */
+    kvant_distortion_error attention; /* NaN where the dump does not have what it takes */
+    kvant_distortion_sums *heads;     /* [q_heads], NULL without attention */
     uint32_t q_heads;
 } kvant_eval_layer;
 

@@ -56,7 +56,7 @@ bool kvant_eval_worst_head(const kvant_eval *eval, uint32_t *layer, uint32_t *he
     bool found = false;
     for (uint32_t l = 0; l < eval->layer_count && eval->has_output_error; l++)
         for (uint32_t h = 0; h < eval->layers[l].q_heads; h++) {
-            double both = kvant_attention_errors(&eval->layers[l].heads[h], 1).both;
+            double both = kvant_distortion_errors(&eval->layers[l].heads[h], 1).both;
             if (isnan(both) || (found && both <= *error)) continue;
             *layer = l;
             *head = h;

@@ -360,6 +360,52 @@ AT(kvant_calibration_info, bytes, 32);
 AT(kvant_calibration_info, size, 40);
 AT(kvant_calibration_info, digest, 48);
 
+SIZE(kvant_attention_info, 16);
+AT(kvant_attention_info, struct_size, 0);
+AT(kvant_attention_info, keys_on_codes, 4);
+AT(kvant_attention_info, values_on_codes, 8);
+AT(kvant_attention_info, isa, 12);
+
+SIZE(kvant_reference, 48);
+AT(kvant_reference, key, 0);
+AT(kvant_reference, value, 8);
+AT(kvant_reference, key_size, 16);
+AT(kvant_reference, value_size, 24);
+AT(kvant_reference, first_position, 32);
+AT(kvant_reference, live_first, 40);
+AT(kvant_reference, live_count, 44);
+
+SIZE(kvant_raw_run, 24);
+AT(kvant_raw_run, keys, 0);
+AT(kvant_raw_run, values, 8);
+AT(kvant_raw_run, first_position, 16);
+
+SIZE(kvant_token_range, 16);
+AT(kvant_token_range, from, 0);
+AT(kvant_token_range, to, 8);
+
+SIZE(kvant_attention_sequence, 64);
+AT(kvant_attention_sequence, struct_size, 0);
+AT(kvant_attention_sequence, reference_count, 4);
+AT(kvant_attention_sequence, run_count, 8);
+AT(kvant_attention_sequence, reserved, 12);
+AT(kvant_attention_sequence, references, 16);
+AT(kvant_attention_sequence, runs, 24);
+AT(kvant_attention_sequence, queries, 32);
+AT(kvant_attention_sequence, ranges, 40);
+AT(kvant_attention_sequence, outputs, 48);
+AT(kvant_attention_sequence, log_sum_exp, 56);
+
+SIZE(kvant_attention_options, 40);
+AT(kvant_attention_options, struct_size, 0);
+AT(kvant_attention_options, threads, 4);
+AT(kvant_attention_options, scale, 8);
+AT(kvant_attention_options, soft_cap, 12);
+AT(kvant_attention_options, loop, 16);
+AT(kvant_attention_options, loop_context, 24);
+AT(kvant_attention_options, first_kv_head, 32);
+AT(kvant_attention_options, kv_heads, 36);
+
 /* The asserts above fail at compile time; this keeps the numbers of released status codes and enumerators. */
 static void numbers_are_pinned(void **state) {
     (void)state;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct scene {
-    kvant_attention_shape shape;
+    kvant_distortion_shape shape;
     uint32_t tokens;
     uint32_t raw_from;           /* tokens from here on are raw */
     uint64_t coded_from;         /* of every coded tile */
@@ -19,7 +19,7 @@ typedef struct scene {
 } scene;
 
 /* Keys with a loud channel and a common offset; coded rows with noise. */
-static scene make_scene(kvant_attention_shape shape, uint32_t tokens, uint64_t seed, double noise) {
+static scene make_scene(kvant_distortion_shape shape, uint32_t tokens, uint64_t seed, double noise) {
     scene s = {.shape = shape, .tokens = tokens, .raw_from = tokens};
     size_t queries = (size_t)shape.rows * shape.q_heads * shape.key_dim;
     size_t keys = (size_t)shape.kv_heads * tokens * shape.key_dim;
@@ -53,14 +53,14 @@ static kvant_view query_view(const scene *s) {
     return kvant_rows_view(s->queries, KVANT_DTYPE_F32, s->shape.rows, s->shape.q_heads, s->shape.key_dim);
 }
 
-static void feed(kvant_attention *attention, const scene *s, uint32_t tile_tokens) {
+static void feed(kvant_distortion *attention, const scene *s, uint32_t tile_tokens) {
     for (uint32_t first = 0, count; first < s->tokens; first += count) {
         uint32_t border = first < s->raw_from ? s->raw_from : s->tokens;
         count = border - first < tile_tokens ? border - first : tile_tokens;
         int coded = first < s->raw_from;
         for (uint32_t h = 0; h < s->shape.kv_heads; h++) {
             size_t row = (size_t)h * s->tokens + first;
-            kvant_attention_tile tile = {
+            kvant_distortion_tile tile = {
                 .kv_head = h,
                 .tokens = count,
                 .first_position = first,
@@ -70,25 +70,25 @@ static void feed(kvant_attention *attention, const scene *s, uint32_t tile_token
                 .values = s->shape.value_dim ? s->values[0] + row * s->shape.value_dim : NULL,
                 .coded_values = s->shape.value_dim ? s->values[coded] + row * s->shape.value_dim : NULL,
             };
-            kvant_attention_add(attention, &tile);
+            kvant_distortion_add(attention, &tile);
         }
     }
 }
 
-static void measure(const scene *s, uint32_t tile_tokens, kvant_attention_sums *sums) {
+static void measure(const scene *s, uint32_t tile_tokens, kvant_distortion_sums *sums) {
     kvant_view queries = query_view(s);
-    kvant_attention *attention = kvant_attention_new(&s->shape, &queries);
+    kvant_distortion *attention = kvant_distortion_new(&s->shape, &queries);
     assert_non_null(attention);
     memset(sums, 0, s->shape.q_heads * sizeof *sums);
     feed(attention, s, tile_tokens);
-    kvant_attention_finish(attention, sums);
-    kvant_attention_free(attention);
+    kvant_distortion_finish(attention, sums);
+    kvant_distortion_free(attention);
 }
 
 /* The formula. Weights of one row with keys `k` before raw_from; output with values `v`. */
 static void naive_row(const scene *s, uint32_t head, uint32_t row, int k, int v, double *weights,
                       double *output) {
-    const kvant_attention_shape *a = &s->shape;
+    const kvant_distortion_shape *a = &s->shape;
     uint64_t position = a->query_start + row;
     uint32_t kv = head / (a->q_heads / a->kv_heads);
     double max = -INFINITY, sum = 0;
@@ -118,7 +118,7 @@ static double squared(const double *x, const double *y, uint32_t n) {
     return sum;
 }
 
-static void naive_head(const scene *s, uint32_t head, kvant_attention_sums *sums) {
+static void naive_head(const scene *s, uint32_t head, kvant_distortion_sums *sums) {
     uint32_t dim = s->shape.value_dim, n = s->tokens;
     double *p = calloc(n, sizeof *p), *q = calloc(n, sizeof *q);
     double *o = calloc(dim + 1, sizeof *o), *x = calloc(dim + 1, sizeof *x),
@@ -149,7 +149,7 @@ static void naive_head(const scene *s, uint32_t head, kvant_attention_sums *sums
 }
 
 static void compare(const scene *s, uint32_t tile_tokens) {
-    kvant_attention_sums got[16], want;
+    kvant_distortion_sums got[16], want;
     assert_true(s->shape.q_heads <= 16);
     measure(s, tile_tokens, got);
     for (uint32_t h = 0; h < s->shape.q_heads; h++) {
@@ -170,7 +170,7 @@ static void equals_the_formula(void **state) {
     /* Group sizes 1, 3 and 8, K dims other than V dims, dims that fill no vector, queries in the middle and
      * at the end, windows longer and shorter than a tile. */
     static const struct {
-        kvant_attention_shape shape;
+        kvant_distortion_shape shape;
         uint32_t tokens;
     } cases[] = {
         {{.q_heads = 3,
@@ -228,17 +228,17 @@ static void equals_the_formula(void **state) {
 
 static void recent_tiles_are_raw_to_early_queries(void **state) {
     (void)state;
-    const kvant_attention_shape shape = {.q_heads = 2,
-                                         .kv_heads = 1,
-                                         .key_dim = 8,
-                                         .value_dim = 8,
-                                         .rows = 10,
-                                         .query_start = 50,
-                                         .scale = 0.3};
+    const kvant_distortion_shape shape = {.q_heads = 2,
+                                          .kv_heads = 1,
+                                          .key_dim = 8,
+                                          .value_dim = 8,
+                                          .rows = 10,
+                                          .query_start = 50,
+                                          .scale = 0.3};
     scene s = make_scene(shape, 60, 5, 0.3);
     for (uint64_t from = 49; from <= 61; from += 4) { /* none, some and all rows see raw tiles */
         s.coded_from = from;
-        kvant_attention_sums got[2], want;
+        kvant_distortion_sums got[2], want;
         measure(&s, 16, got);
         for (uint32_t h = 0; h < 2; h++) {
             naive_head(&s, h, &want);
@@ -251,12 +251,12 @@ static void recent_tiles_are_raw_to_early_queries(void **state) {
 
 static void one_token_hides_every_key_error(void **state) {
     (void)state;
-    const kvant_attention_shape shape = {
+    const kvant_distortion_shape shape = {
         .q_heads = 2, .kv_heads = 1, .key_dim = 4, .value_dim = 4, .rows = 1, .query_start = 0, .scale = 0.5};
     scene s = make_scene(shape, 1, 9, 0.5);
-    kvant_attention_sums sums[2];
+    kvant_distortion_sums sums[2];
     measure(&s, 64, sums);
-    kvant_attention_error e = kvant_attention_errors(sums, 2);
+    kvant_distortion_error e = kvant_distortion_errors(sums, 2);
     kvant_assert_close(e.key_only, 0, 0);
     kvant_assert_close(e.divergence, 0, 0);
     double x = 0, y = 0;
@@ -271,17 +271,17 @@ static void one_token_hides_every_key_error(void **state) {
 
 static void identical_rows_give_exactly_nothing(void **state) {
     (void)state;
-    const kvant_attention_shape shape = {.q_heads = 6,
-                                         .kv_heads = 2,
-                                         .key_dim = 20,
-                                         .value_dim = 12,
-                                         .rows = 7,
-                                         .query_start = 90,
-                                         .scale = 0.25};
+    const kvant_distortion_shape shape = {.q_heads = 6,
+                                          .kv_heads = 2,
+                                          .key_dim = 20,
+                                          .value_dim = 12,
+                                          .rows = 7,
+                                          .query_start = 90,
+                                          .scale = 0.25};
     scene s = make_scene(shape, 97, 3, 0);
-    kvant_attention_sums sums[6];
+    kvant_distortion_sums sums[6];
     measure(&s, 64, sums);
-    kvant_attention_error e = kvant_attention_errors(sums, 6);
+    kvant_distortion_error e = kvant_distortion_errors(sums, 6);
     kvant_assert_close(e.key_only, 0, 0);
     kvant_assert_close(e.value_only, 0, 0);
     kvant_assert_close(e.both, 0, 0);
@@ -293,16 +293,16 @@ static void identical_rows_give_exactly_nothing(void **state) {
 
 static void divergence_is_never_negative(void **state) {
     (void)state;
-    const kvant_attention_shape shape = {.q_heads = 1,
-                                         .kv_heads = 1,
-                                         .key_dim = 16,
-                                         .value_dim = 0,
-                                         .rows = 30,
-                                         .query_start = 60,
-                                         .scale = 0.25};
+    const kvant_distortion_shape shape = {.q_heads = 1,
+                                          .kv_heads = 1,
+                                          .key_dim = 16,
+                                          .value_dim = 0,
+                                          .rows = 30,
+                                          .query_start = 60,
+                                          .scale = 0.25};
     for (double noise = 1e-13; noise < 10; noise *= 10) {
         scene s = make_scene(shape, 90, 77, noise);
-        kvant_attention_sums sum;
+        kvant_distortion_sums sum;
         measure(&s, 64, &sum);
         assert_true(sum.divergence >= 0 && sum.max_divergence >= 0 && sum.divergence < INFINITY);
         if (noise > 1e-4) assert_true(sum.divergence > 0);
@@ -313,15 +313,15 @@ static void divergence_is_never_negative(void **state) {
 /* Keys without values: the divergence is that of the same keys with values. */
 static void divergence_needs_no_values(void **state) {
     (void)state;
-    kvant_attention_shape shape = {.q_heads = 4,
-                                   .kv_heads = 2,
-                                   .key_dim = 16,
-                                   .value_dim = 3,
-                                   .rows = 6,
-                                   .query_start = 80,
-                                   .scale = 0.25};
+    kvant_distortion_shape shape = {.q_heads = 4,
+                                    .kv_heads = 2,
+                                    .key_dim = 16,
+                                    .value_dim = 3,
+                                    .rows = 6,
+                                    .query_start = 80,
+                                    .scale = 0.25};
     scene s = make_scene(shape, 90, 8, 0.1);
-    kvant_attention_sums with[4], without[4];
+    kvant_distortion_sums with[4], without[4];
     measure(&s, 64, with);
     s.shape.value_dim = 0;
     measure(&s, 64, without);
@@ -334,15 +334,15 @@ static void divergence_needs_no_values(void **state) {
 
 static void query_rows_may_be_measured_piece_by_piece(void **state) {
     (void)state;
-    const kvant_attention_shape shape = {.q_heads = 4,
-                                         .kv_heads = 2,
-                                         .key_dim = 16,
-                                         .value_dim = 8,
-                                         .rows = 10,
-                                         .query_start = 80,
-                                         .scale = 0.25};
+    const kvant_distortion_shape shape = {.q_heads = 4,
+                                          .kv_heads = 2,
+                                          .key_dim = 16,
+                                          .value_dim = 8,
+                                          .rows = 10,
+                                          .query_start = 80,
+                                          .scale = 0.25};
     scene s = make_scene(shape, 90, 21, 0.1), piece = s;
-    kvant_attention_sums whole[4], parts[4] = {{0}};
+    kvant_distortion_sums whole[4], parts[4] = {{0}};
     measure(&s, 64, whole);
     kvant_view queries = query_view(&s);
     for (uint32_t first = 0; first < 10; first += 3) {
@@ -351,11 +351,11 @@ static void query_rows_may_be_measured_piece_by_piece(void **state) {
         kvant_view rows = queries;
         rows.data = (const char *)rows.data + (int64_t)first * rows.token_stride;
         rows.tokens = piece.shape.rows;
-        kvant_attention *attention = kvant_attention_new(&piece.shape, &rows);
+        kvant_distortion *attention = kvant_distortion_new(&piece.shape, &rows);
         assert_non_null(attention);
         feed(attention, &piece, 64);
-        kvant_attention_finish(attention, parts);
-        kvant_attention_free(attention);
+        kvant_distortion_finish(attention, parts);
+        kvant_distortion_free(attention);
     }
     kvant_assert_bytes(parts, whole, sizeof whole);
     free_scene(&s);
@@ -363,35 +363,35 @@ static void query_rows_may_be_measured_piece_by_piece(void **state) {
 
 static void logits_that_overflow_exp_do_no_harm(void **state) {
     (void)state;
-    const kvant_attention_shape shape = {.q_heads = 1,
-                                         .kv_heads = 1,
-                                         .key_dim = 8,
-                                         .value_dim = 4,
-                                         .rows = 4,
-                                         .query_start = 70,
-                                         .scale = 300};
+    const kvant_distortion_shape shape = {.q_heads = 1,
+                                          .kv_heads = 1,
+                                          .key_dim = 8,
+                                          .value_dim = 4,
+                                          .rows = 4,
+                                          .query_start = 70,
+                                          .scale = 300};
     scene s = make_scene(shape, 80, 4, 0.01);
-    kvant_attention_sums sum;
+    kvant_distortion_sums sum;
     measure(&s, 16, &sum);
-    kvant_attention_error e = kvant_attention_errors(&sum, 1);
+    kvant_distortion_error e = kvant_distortion_errors(&sum, 1);
     assert_true(isfinite(e.both) && e.both > 0 && isfinite(e.divergence));
     free_scene(&s);
 }
 
 static void decoded_nan_is_an_infinite_error(void **state) {
     (void)state;
-    const kvant_attention_shape shape = {.q_heads = 1,
-                                         .kv_heads = 1,
-                                         .key_dim = 8,
-                                         .value_dim = 4,
-                                         .rows = 4,
-                                         .query_start = 70,
-                                         .scale = 0.3};
+    const kvant_distortion_shape shape = {.q_heads = 1,
+                                          .kv_heads = 1,
+                                          .key_dim = 8,
+                                          .value_dim = 4,
+                                          .rows = 4,
+                                          .query_start = 70,
+                                          .scale = 0.3};
     scene s = make_scene(shape, 80, 4, 0.01);
     s.keys[1][5] = NAN;
-    kvant_attention_sums sum;
+    kvant_distortion_sums sum;
     measure(&s, 16, &sum);
-    kvant_attention_error e = kvant_attention_errors(&sum, 1);
+    kvant_distortion_error e = kvant_distortion_errors(&sum, 1);
     assert_true(e.key_only == INFINITY && e.both == INFINITY && e.divergence == INFINITY);
     assert_true(isfinite(e.value_only));
     free_scene(&s);

@@ -288,7 +288,7 @@ static void same(const kvant_eval *a, const kvant_eval *b) {
             kvant_assert_bytes(&a->layers[l].sides[side].account, &b->layers[l].sides[side].account,
                                sizeof(kvant_account));
         }
-        kvant_assert_bytes(&a->layers[l].attention, &b->layers[l].attention, sizeof(kvant_attention_error));
+        kvant_assert_bytes(&a->layers[l].attention, &b->layers[l].attention, sizeof(kvant_distortion_error));
         kvant_assert_bytes(a->layers[l].heads, b->layers[l].heads,
                            a->layers[l].q_heads * sizeof *a->layers[l].heads);
     }

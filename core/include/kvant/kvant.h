@@ -1,7 +1,7 @@
 /* kvant/kvant.h: the application API of kvant, a library for quantizing the KV cache of language models.
  *
  * Three floors, each usable without the one above: the codec floor (encode and decode blocks in memory of
- * your own), the attention floor and the cache floor (both built on it). This version has the codec floor.
+ * your own), the attention floor and the cache floor (both built on it). This version has the first two.
  *
  *     kvant_pipeline *pipeline = NULL;
  *     kvant_plan *plan = NULL;
@@ -236,6 +236,137 @@ KVANT_API kvant_status kvant_codec_decode(const kvant_codec *codec, const void *
 
 /* Extensions of the codec's plugin work on its state (kvant.inspect/1, kvant.attend/1). */
 KVANT_API const void *kvant_codec_state(const kvant_codec *codec);
+
+/* ---- Attention floor ----------------------------------------------------------------------------------- */
+
+/* Attention of query rows over encoded blocks and raw rows, wherever they lie: for an engine that keeps its
+ * own pages. Query row r of query head h sees the tokens of one range:
+ *
+ *     output = sum_t p_t v_t,    p = softmax_t(cap(scale * q.k_t)),    cap(x) = soft_cap * tanh(x / soft_cap)
+ *
+ * with the keys and values of kv head h / (q_heads / kv_heads). Blocks are attended on their codes where the
+ * codec offers that (kvant.attend/1), keys and values each for themselves, any codec beside any other; else
+ * they are decoded a few tokens at a time. The host turns keys that are before RoPE, caller's or codec's, and
+ * adds what centring took from logits: they are those of the keys that kvant_codec_decode gives.
+ *
+ *     kvant_attention *attention = NULL;
+ *     if (kvant_attention_open(plan, layer, &attention, &diag)) die(diag.message);
+ *     kvant_codec_encode(kvant_attention_codec(attention, KVANT_SIDE_KEY), ...);            // as blocks fill
+ *     kvant_token_range_causal(position, rows, window, ranges);                             // each step
+ *     kvant_attention_run(attention, &sequence, 1, &options, scratch, size, &diag);
+ *
+ * Immutable: any number of threads may run one at once, each call with scratch of its own.
+ *
+ * Same numbers: what a row gets depends on nothing but its query and the references and runs that it sees
+ * something of: not on threads, other rows or other sequences of the call, to the bit. Where both sides are
+ * decoded it does not depend on the instruction set either. The host's own arithmetic is float, without fused
+ * multiply-adds and libm: outputs differ from those of the decoded rows in double precision by at most 2e-6 *
+ * (1 + m) of the sum of p_t ||v_t||, log-sum-exps by at most 5e-7 * (1 + m), where m is the largest sum over
+ * channels of |scale * q k|. A codec on whose codes it runs adds layout.attend_tolerance, as plugin.h says.
+ */
+typedef struct kvant_attention kvant_attention;
+
+/* Opens both codecs of a layer. Errors as kvant_codec_open. */
+KVANT_API kvant_status kvant_attention_open(const kvant_plan *plan, uint32_t layer,
+                                            kvant_attention **attention, kvant_diag *diag);
+KVANT_API void kvant_attention_close(kvant_attention *attention);
+
+/* The codec of a side, to encode and decode with; lives as long as the attention. */
+KVANT_API const kvant_codec *kvant_attention_codec(const kvant_attention *attention, uint32_t side);
+
+typedef struct kvant_attention_info {
+    uint32_t struct_size;
+    uint32_t keys_on_codes;   /* 1 = scored on codes, 0 = decoded */
+    uint32_t values_on_codes; /* 1 = mixed on codes, 0 = decoded */
+    uint32_t isa;             /* KVANT_ISA_*: of the host's own kernels; a codec's is layout.isa */
+} kvant_attention_info;
+
+/* The caller sets info->struct_size. */
+KVANT_API kvant_status kvant_attention_describe(const kvant_attention *attention, kvant_attention_info *info);
+
+/* Where one block of a sequence lies, and which of its tokens live: the first tokens are not there where they
+ * are sinks, the last where a sequence was cut, and a block out of which tokens were dropped is referred to
+ * twice. Bytes of a reference that no row sees, and rows of tokens that no row sees, are not read. A
+ * reference without live tokens is skipped, whatever else it says. Frozen. */
+typedef struct kvant_reference {
+    const void *key; /* the extents, each aligned to its layout.alignment */
+    const void *value;
+    uint64_t key_size; /* as encode said */
+    uint64_t value_size;
+    uint64_t first_position; /* of token 0 of the block, as it was encoded */
+    uint32_t live_first;     /* first live token of the block; none may be a sink of the plan */
+    uint32_t live_count;
+} kvant_reference;
+
+/* Consecutive tokens whose rows are raw: sinks, those not yet encoded, those of the step itself. Frozen. */
+typedef struct kvant_raw_run {
+    const kvant_view *keys;   /* [tokens, kv_heads, key_dim], of the geometry's dtype and side of RoPE */
+    const kvant_view *values; /* [tokens, kv_heads, value_dim], of the geometry's dtype */
+    uint64_t first_position;  /* of token 0 */
+} kvant_raw_run;
+
+/* A query row sees the tokens of references and runs whose positions are in [from, to). Frozen. */
+typedef struct kvant_token_range {
+    uint64_t from;
+    uint64_t to;
+} kvant_token_range;
+
+/* The ranges of `rows` query rows at consecutive positions: all tokens up to and including its own, or the
+ * newest `window` of them (0 = all). */
+KVANT_API void kvant_token_range_causal(uint64_t first_position, uint32_t rows, uint32_t window,
+                                        kvant_token_range *ranges);
+
+/* The part of one sequence in a call. No token may be in it twice. An array of these is walked by its first
+ * element's struct_size. */
+typedef struct kvant_attention_sequence {
+    uint32_t struct_size;
+    uint32_t reference_count;
+    uint32_t run_count;
+    uint32_t reserved; /* 0 */
+    const kvant_reference *references;
+    const kvant_raw_run *runs;
+    const kvant_view *queries;         /* [rows, q_heads, key_dim], any float type; turned, scale not in */
+    const kvant_token_range *ranges;   /* [rows] */
+    const kvant_mutable_view *outputs; /* [rows, q_heads, value_dim], F32, F16 or BF16; where a row sees no
+                                          token: 0 */
+    float *log_sum_exp; /* [rows, q_heads]: ln of the sum of exp(logit); -infinity where a row sees no token.
+                           NULL = not asked for. With it a caller adds other tokens, another rank's part or
+                           a learned sink: weights of the parts are exp(log_sum_exp - that of all) */
+} kvant_attention_sequence;
+
+/* A loop over threads: calls body(argument, index, thread) once for every index below count, from threads of
+ * the caller's with numbers below `threads`, no two at once with the same number, and returns when all are
+ * done. */
+typedef void kvant_loop_body(void *argument, uint32_t index, uint32_t thread);
+typedef void kvant_loop(void *context, uint32_t count, uint32_t threads, kvant_loop_body *body,
+                        void *argument);
+
+typedef struct kvant_attention_options {
+    uint32_t struct_size;
+    uint32_t threads; /* that work on the call; 0 or 1 = the caller's alone */
+    float scale;      /* of logits, usually 1 / sqrt(key_dim); not 0 */
+    float soft_cap;   /* 0 = none */
+    kvant_loop *loop; /* NULL = threads beyond the caller's are started for the call, and joined */
+    void *loop_context;
+    /* The kv heads that the call serves, with their query heads: nothing is written for others, so that
+     * threads of the caller's may share a sequence. kv_heads = 0: all from the first on. */
+    uint32_t first_kv_head;
+    uint32_t kv_heads;
+} kvant_attention_options;
+
+/* Bytes of scratch for a call with that many threads and at most `rows` query rows for a sequence, however
+ * many sequences and tokens. 0 if there is no such size. Grows with both arguments. */
+KVANT_API size_t kvant_attention_scratch_bytes(const kvant_attention *attention, uint32_t threads,
+                                               uint32_t rows);
+
+/* Attends. scratch: aligned to 64, `scratch_size` bytes. Everything is checked before anything is written:
+ * ARGUMENT, DTYPE and CAPACITY name sequence, reference or run, row and rule. After PLUGIN_BROKEN, or an
+ * ARGUMENT that says that `loop` broke its rules, outputs are unspecified. Queries and raw rows are not
+ * searched for numbers that are not finite: one makes NaN of the rows that see it. */
+KVANT_API kvant_status kvant_attention_run(const kvant_attention *attention,
+                                           const kvant_attention_sequence *sequences, uint32_t sequence_count,
+                                           const kvant_attention_options *options, void *scratch,
+                                           size_t scratch_size, kvant_diag *diag);
 
 /* ---- Calibration --------------------------------------------------------------------------------------- */
 
