@@ -360,6 +360,59 @@ AT(kvant_calibration_info, bytes, 32);
 AT(kvant_calibration_info, size, 40);
 AT(kvant_calibration_info, digest, 48);
 
+SIZE(kvant_store_key, 88);
+AT(kvant_store_key, struct_size, 0);
+AT(kvant_store_key, kind, 4);
+AT(kvant_store_key, key, 8);
+AT(kvant_store_key, fingerprint, 40);
+AT(kvant_store_key, salt, 72);
+AT(kvant_store_key, salt_bytes, 80);
+
+SIZE(kvant_store_options, 32);
+AT(kvant_store_options, struct_size, 0);
+AT(kvant_store_options, pack, 4);
+AT(kvant_store_options, pack_level, 8);
+AT(kvant_store_options, reserved, 12);
+AT(kvant_store_options, capacity, 16);
+AT(kvant_store_options, record_max, 24);
+
+SIZE(kvant_store_entry, 24);
+AT(kvant_store_entry, struct_size, 0);
+AT(kvant_store_entry, kind, 4);
+AT(kvant_store_entry, key, 8);
+AT(kvant_store_entry, bytes, 16);
+
+SIZE(kvant_store_stats, 144);
+AT(kvant_store_stats, struct_size, 0);
+AT(kvant_store_stats, reserved, 4);
+AT(kvant_store_stats, records, 8);
+AT(kvant_store_stats, bytes, 16);
+AT(kvant_store_stats, capacity, 24);
+AT(kvant_store_stats, hits, 32);
+AT(kvant_store_stats, puts, 40);
+AT(kvant_store_stats, evictions, 48);
+AT(kvant_store_stats, reasons, 56);
+
+SIZE(kvant_store_usage, 40);
+AT(kvant_store_usage, struct_size, 0);
+AT(kvant_store_usage, reserved, 4);
+AT(kvant_store_usage, records, 8);
+AT(kvant_store_usage, bytes, 16);
+AT(kvant_store_usage, capacity, 24);
+AT(kvant_store_usage, evictions, 32);
+
+SIZE(kvant_store_calls, 72);
+AT(kvant_store_calls, struct_size, 0);
+AT(kvant_store_calls, reserved, 4);
+AT(kvant_store_calls, put, 8);
+AT(kvant_store_calls, get, 16);
+AT(kvant_store_calls, touch, 24);
+AT(kvant_store_calls, contains, 32);
+AT(kvant_store_calls, remove, 40);
+AT(kvant_store_calls, iterate, 48);
+AT(kvant_store_calls, usage, 56);
+AT(kvant_store_calls, close, 64);
+
 SIZE(kvant_attention_info, 16);
 AT(kvant_attention_info, struct_size, 0);
 AT(kvant_attention_info, keys_on_codes, 4);

@@ -1,0 +1,11 @@
+# LMDB: upstream installs no pkg-config file, Debian adds one. The target is kvant_lmdb.
+pkg_check_modules(LMDB QUIET IMPORTED_TARGET GLOBAL lmdb)
+add_library(kvant_lmdb INTERFACE)
+if(LMDB_FOUND)
+  target_link_libraries(kvant_lmdb INTERFACE PkgConfig::LMDB)
+else()
+  find_path(KVANT_LMDB_INCLUDE_DIR lmdb.h REQUIRED)
+  find_library(KVANT_LMDB_LIBRARY lmdb REQUIRED)
+  target_include_directories(kvant_lmdb INTERFACE ${KVANT_LMDB_INCLUDE_DIR})
+  target_link_libraries(kvant_lmdb INTERFACE ${KVANT_LMDB_LIBRARY})
+endif()
