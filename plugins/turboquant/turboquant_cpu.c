@@ -185,13 +185,13 @@ static float largest_magnitude(const float *x, uint32_t n) {
     return kvant_bits_float((uint32_t)largest);
 }
 
-/* x <- x * power * weight; terms <- the squares in between. */
-static void scale_and_weigh(float *__restrict x, const float *__restrict weights, uint32_t n, float power,
-                            float *__restrict terms) {
+/* x <- x * power * sign of weight; terms <- the squares. */
+static void scale_and_flip(float *__restrict x, const float *__restrict weights, uint32_t n, float power,
+                           float *__restrict terms) {
     for (uint32_t i = 0; i < n; i++) {
         float y = x[i] * power;
         terms[i] = y * y;
-        x[i] = y * weights[i];
+        x[i] = turboquant_flip(y, weights[i]);
     }
 }
 
@@ -235,9 +235,9 @@ static void encode_row(const work *w, uint32_t p, float *x, uint32_t token, cons
     float *__restrict t = s->gathered;
 
     float power = turboquant_power_for(largest_magnitude(x, n)), back = 1.0f / power, scale = 0.0f;
-    scale_and_weigh(x, tables->rotation.weights, n, power, s->terms);
+    scale_and_flip(x, tables->rotation.weights, n, power, s->terms);
     float r = kvant_root_f32(sum_of(s->terms, n));
-    rotate_weighed(&tables->rotation, x, s->swap);
+    rotate_flipped(&tables->rotation, x, s->swap);
     if (w->part->code_bits > 0) {
         float unit = r > 0.0f ? tables->root / r : 0.0f;
         for (uint32_t i = 0; i < n; i++) t[i] = x[i] * unit;

@@ -36,19 +36,29 @@ static inline void weigh(float *__restrict x, const float *__restrict weights, u
     for (uint32_t i = 0; i < n; i++) x[i] *= weights[i];
 }
 
-/* What is left of a rotation once the first round's weights are in. */
-static inline void rotate_weighed(const turboquant_rotation *r, float *__restrict x, float *__restrict swap) {
+static inline void flip(float *__restrict x, const float *__restrict weights, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) x[i] = turboquant_flip(x[i], weights[i]);
+}
+
+static inline void shrink(float *__restrict x, const float *__restrict weights, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) x[i] = turboquant_shrink(x[i], weights[i]);
+}
+
+/* What is left of a rotation once the first round's signs are in. */
+static inline void rotate_flipped(const turboquant_rotation *r, float *__restrict x, float *__restrict swap) {
     transform_chunks(x, r->dim);
+    shrink(x, r->weights, r->dim);
     for (uint32_t round = 1; round < r->rounds; round++) {
         const float *weights = r->weights + (size_t)round * r->dim;
         if (r->reorders) {
             const uint32_t *order = r->order + (size_t)round * r->dim;
-            for (uint32_t i = 0; i < r->dim; i++) swap[i] = x[order[i]] * weights[i];
+            for (uint32_t i = 0; i < r->dim; i++) swap[i] = turboquant_flip(x[order[i]], weights[i]);
             memcpy(x, swap, r->dim * sizeof *x);
         } else {
-            weigh(x, weights, r->dim);
+            flip(x, weights, r->dim);
         }
         transform_chunks(x, r->dim);
+        shrink(x, weights, r->dim);
     }
 }
 
@@ -74,8 +84,8 @@ static inline void rotate_back_unweighed(const turboquant_rotation *r, float *__
 /* Sums of TURBOQUANT_LANES columns of the matrix side by side. */
 static inline void sketch(const turboquant_tables *t, uint32_t dim, float *e, const turboquant_scratch *s) {
     if (t->matrix == NULL) {
-        weigh(e, t->sketch.weights, dim);
-        rotate_weighed(&t->sketch, e, s->swap);
+        flip(e, t->sketch.weights, dim);
+        rotate_flipped(&t->sketch, e, s->swap);
         return;
     }
     for (uint32_t first = 0; first < dim; first += TURBOQUANT_LANES) {

@@ -59,8 +59,9 @@ static void rotate(const turboquant_rotation *r, float *x, float *swap) {
             for (uint32_t i = 0; i < r->dim; i++) swap[i] = x[order[i]];
             memcpy(x, swap, r->dim * sizeof *x);
         }
-        for (uint32_t i = 0; i < r->dim; i++) x[i] *= weights[i];
+        for (uint32_t i = 0; i < r->dim; i++) x[i] = turboquant_flip(x[i], weights[i]);
         transform_chunks(x, r->dim);
+        for (uint32_t i = 0; i < r->dim; i++) x[i] = turboquant_shrink(x[i], weights[i]);
     }
 }
 

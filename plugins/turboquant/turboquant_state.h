@@ -14,15 +14,20 @@ enum { TURBOQUANT_CODEBOOK_GAUSS, TURBOQUANT_CODEBOOK_SPHERE };
 /* An orthogonal matrix of `dim` x `dim`, as `rounds` of
  *
  *     reorder     x[i] <- x[order[i]]                 not in round 0, and not where dim is a power of two
- *     weigh       x[i] <- x[i] * weights[i]           +-1 / sqrt(length of the chunk of i)
+ *     flip        x[i] <- x[i] * sign of weights[i]
  *     transform   kvant_hadamard on every chunk       the powers of two that sum to dim, largest first
+ *     shrink      x[i] <- x[i] * |weights[i]|         1 / sqrt(length of the chunk of i)
  *
- * Round r's arrays begin at r * dim. The transpose goes the other way: transform, weigh, put back. */
+ * Nothing is rounded before the sums, so that those of integers, or of numbers that are all of one magnitude
+ * of F16 or BF16, are exact: where they cancel, the coordinate is 0, which is a boundary of every codebook.
+ *
+ * Round r's arrays begin at r * dim. The transpose goes the other way: transform, multiply by weights, put
+ * back. */
 typedef struct turboquant_rotation {
     uint32_t dim;
     uint32_t rounds;
     bool reorders;
-    float *weights;
+    float *weights; /* +-1 / sqrt(length of the chunk) */
     uint32_t *order;
 } turboquant_rotation;
 
@@ -78,6 +83,15 @@ uint64_t turboquant_state_bytes(const turboquant_state *state);
 void turboquant_tables_make(turboquant_state *state);
 
 /* ---- Shared arithmetic --------------------------------------------------------------------------------- */
+
+/* The two halves of a product with a rotation's weight. */
+static inline float turboquant_flip(float x, float weight) {
+    return kvant_bits_float(kvant_float_bits(x) ^ (kvant_float_bits(weight) & 0x80000000u));
+}
+
+static inline float turboquant_shrink(float x, float weight) {
+    return x * kvant_bits_float(kvant_float_bits(weight) & 0x7fffffffu);
+}
 
 /* A power of two that brings a positive magnitude into [2, 4), or as near as it goes for subnormal ones; any
  * power for 0. Products with it are exact but for what then is too small to matter. */

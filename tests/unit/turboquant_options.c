@@ -350,6 +350,50 @@ static void saturation(void **state) {
     kvant_test_codec_close(codec);
 }
 
+/* Rows whose sums are exact: constant, alternating, signs alone, small integers. Where they cancel the
+ * coordinate is 0, whatever 1 / sqrt(dim) is, and its code that of a tie; others keep to their side. */
+static void sums_that_cancel(void **state) {
+    (void)state;
+    enum { ROWS = 4, MOST = 512 };
+    static const uint32_t dims[] = {2, 8, 32, 64, 128, 512};
+    static float x[ROWS * MOST];
+    uint32_t isas[KVANT_TEST_ISA_MAX], isa_count = kvant_test_isas(isas), cancelled = 0;
+    uint64_t seed = 31;
+    for (uint32_t k = 0; k < 2 * isa_count * 6; k++) {
+        uint32_t n = dims[k % 6], bits = k % 6 + 1, half = 1u << (bits - 1);
+        char text[48];
+        kvant_array array;
+        snprintf(text, sizeof text, "bits=%u seed=%u", bits, 100 + k);
+        for (uint32_t i = 0; i < n; i++) {
+            x[i] = 1.5f;
+            x[n + i] = i % 2 ? -0.8125f : 0.8125f;
+            x[2 * n + i] = kvant_test_normal(&seed) < 0 ? -3e4f : 3e4f;
+            x[3 * n + i] = (float)(int)(2 * kvant_test_normal(&seed));
+        }
+        kvant_test_codec *codec =
+            kvant_test_codec_open("turboquant", k / 6 % 2, KVANT_DTYPE_F32, ROWS, 1, n, isas[k / 12], text);
+        const float *weights = ((const turboquant_state *)codec->state)->tables[0].rotation.weights;
+        kvant_test_codec_encode(codec, x, ROWS * n);
+        uint8_t *codes = kvant_test_codec_inspect(codec, "codes", &array);
+        for (uint32_t i = 0; i < ROWS * n; i++) {
+            double sum = 0;
+            for (uint32_t j = 0; j < n; j++)
+                sum += copysign(1, (double)weights[j]) * (double)x[i / n * n + j] *
+                       (__builtin_parity(i % n & j) ? -1 : 1);
+            if (sum < 0)
+                assert_true(codes[i] < half);
+            else if (sum > 0)
+                assert_true(codes[i] >= half);
+            else
+                assert_int_equal(codes[i], half);
+            cancelled += sum == 0;
+        }
+        free(codes);
+        kvant_test_codec_close(codec);
+    }
+    assert_true(cancelled > 200);
+}
+
 /* The channels of most energy, a tie to the lower one. */
 static void outlier_choice(void **state) {
     (void)state;
@@ -382,6 +426,7 @@ int main(int argc, char **argv) {
                                               cmocka_unit_test(same_on_every_isa),
                                               cmocka_unit_test(rotations_are_orthogonal),
                                               cmocka_unit_test(zeros_and_ties),
+                                              cmocka_unit_test(sums_that_cancel),
                                               cmocka_unit_test(ends_of_the_range),
                                               cmocka_unit_test(saturation),
                                               cmocka_unit_test(outlier_choice)};
