@@ -74,24 +74,24 @@ static kvant_status find_work(calibrate_run *run) {
         run->pipeline->key_center == 0 ? "key_center = none" : "no key is centred (its codecs are lossless)");
 }
 
-/* Every side that something is learned from, and the queries. */
+/* Every side that something is learned from; and whatever there is must be finite, since a run of the model
+ * that went wrong is no text to learn from. */
 static kvant_status check_layer(const calibrate_run *run, uint32_t layer) {
     kvant_status status = KVANT_OK;
     for (uint32_t i = 0; i < run->texts.count && status == KVANT_OK; i++) {
         const calibrate_text *text = &run->texts.items[i];
         const char *learner[2] = {
             entry_of(run, layer, KVANT_SIDE_KEY)->centers ? "key_center = artifact" : NULL, NULL};
-        bool attends = false, codes[2];
+        bool codes[2];
         for (uint32_t k = 0; k < run->session_count; k++) {
             if (!calibrate_session_codes(&run->sessions[k], layer, codes)) continue;
-            attends = true;
             for (uint32_t side = 0; side < 2; side++)
                 if (codes[side] && learner[side] == NULL) learner[side] = run->sessions[k].codec;
         }
         for (uint32_t side = 0; side < 2 && status == KVANT_OK; side++)
             if (learner[side] != NULL)
                 status = calibrate_check_side(text, layer, side, run->plan->sinks, learner[side], run->diag);
-        if (status == KVANT_OK && attends) status = calibrate_check_context(text, layer, run->diag);
+        if (status == KVANT_OK) status = calibrate_check_context(text, layer, run->diag);
     }
     return status;
 }

@@ -193,11 +193,16 @@ static kvant_status check_number(const kvant_artifact *artifact, const kvant_geo
         status = kvant_file_fail(diag, KVANT_ERROR_MISMATCH, artifact->name,
                                  "metadata \"%s\" has %zu numbers, and there are %u layers", key,
                                  numbers.count, geometry->layer_count);
-    for (uint32_t l = 0; l < geometry->layer_count && status == KVANT_OK; l++)
-        if (kvant_numbers_at(&numbers, l, 0) != want(geometry, l))
-            status = kvant_file_fail(diag, KVANT_ERROR_MISMATCH, artifact->name,
-                                     "learned for %s = %.0f, and layer %u has %u", key,
-                                     kvant_numbers_at(&numbers, l, 0), l, want(geometry, l));
+    for (uint32_t l = 0; l < geometry->layer_count && status == KVANT_OK; l++) {
+        double learned = kvant_numbers_at(&numbers, l, 0);
+        if (learned == want(geometry, l)) continue;
+        status = want == layers_of ? kvant_file_fail(diag, KVANT_ERROR_MISMATCH, artifact->name,
+                                                     "learned for %s = %.0f, and the model has %u", key,
+                                                     learned, geometry->layer_count)
+                                   : kvant_file_fail(diag, KVANT_ERROR_MISMATCH, artifact->name,
+                                                     "learned for %s = %.0f, and layer %u has %u", key,
+                                                     learned, l, want(geometry, l));
+    }
     kvant_numbers_free(&numbers);
     return status;
 }

@@ -93,7 +93,7 @@ static void fits_artifacts(void **state) {
                  {"value_dim", "6,5", NULL},
                  {"key_rope", "pre", NULL},
                  {"anything", "else", NULL},
-                 {"layers", "3", "learned for layers = 3, and layer 0 has 2"},
+                 {"layers", "3", "learned for layers = 3, and the model has 2"},
                  {"kv_heads", "2", "learned for kv_heads = 2, and layer 1 has 3"},
                  {"q_heads", "3,3", "learned for q_heads = 3"},
                  {"head_dim", "8", "learned for head_dim = 8"},
