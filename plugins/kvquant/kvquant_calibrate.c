@@ -95,8 +95,7 @@ static void add_group(const lesson *l, fit *f, size_t at, uint32_t n, size_t ste
     for (uint32_t i = 0; i < n; i++) {
         size_t element = at + i * step;
         float a = (l->rows[element] - range.middle) / range.half;
-        if (!l->config.sparse) a = a > 1 ? 1 : a < -1 ? -1 : a; /* the ends, rounded */
-        if (!(a >= -1 && a <= 1)) continue;
+        if (!(a >= -1 && a <= 1)) continue; /* also an end of the range that was rounded beyond */
         double weight = l->gradients != NULL ? (double)l->gradients[element] : 1;
         if (l->config.weights == KVQUANT_WEIGHTS_PAPER) weight *= square;
         if (l->config.weights == KVQUANT_WEIGHTS_NONE) weight = 1;

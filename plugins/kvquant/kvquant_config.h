@@ -65,10 +65,11 @@ static inline bool kvquant_by_rank(const kvquant_config *config) {
 }
 
 /* Outliers of one token that are kept per tail, UINT32_MAX where all are. By rank: the deployed cache's
- * int(fraction/2 * width) + 1, or the cap; at least one element stays between the tails. */
+ * int((1 - sparsity)/2 * width) + 1 with sparsity = 1 - fraction (in this order, which decides where the
+ * product is whole: 16 at .1 and 320), or the cap; at least one element stays between the tails. */
 static inline uint32_t kvquant_per_tail(const kvquant_config *config, uint32_t width) {
     if (!kvquant_by_rank(config)) return config->cap > 0 ? config->cap : UINT32_MAX;
-    uint32_t count = config->cap > 0 ? config->cap : (uint32_t)(config->fraction / 2 * width) + 1;
+    uint32_t count = config->cap > 0 ? config->cap : (uint32_t)((1 - (1 - config->fraction)) / 2 * width) + 1;
     uint32_t most = (width - 1) / 2;
     return count < most ? count : most;
 }

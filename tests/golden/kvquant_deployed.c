@@ -193,10 +193,39 @@ static void all_are_kept_without_a_cap(void **state) {
     free(upper);
 }
 
+/* Without a cap a value token keeps int((1 - sparsity)/2 * width) + 1 per tail: at sparsity .9 and width 320
+ * that is 16, not 17, since (1 - .9)/2 * 320 is below 16 in double. */
+static void tails_are_counted_as_theirs(void **state) {
+    static const struct {
+        const char *parameters;
+        uint32_t heads, dim, per_tail;
+    } cases[] = {{"codebook=uniform arithmetic=deployed", 1, 8, 1},
+                 {"codebook=uniform arithmetic=deployed", 1, 1000, 6},
+                 {"codebook=uniform arithmetic=deployed", 8, 128, 6},
+                 {"codebook=uniform arithmetic=deployed", 32, 128, 21},
+                 {"codebook=uniform arithmetic=deployed fraction=0.02", 2, 50, 2},
+                 {"codebook=uniform arithmetic=deployed fraction=0.1", 4, 80, 16}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        static float rows[WIDTH];
+        kvant_array array;
+        for (uint32_t c = 0; c < WIDTH; c++) rows[c] = (float)(c * 2654435761u % 65537u);
+        kvant_test_codec *codec =
+            kvant_test_codec_open("kvquant", KVANT_SIDE_VALUE, KVANT_DTYPE_F32, 1, cases[i].heads,
+                                  cases[i].dim, KVANT_ISA_SCALAR, cases[i].parameters);
+        kvant_test_codec_encode(codec, rows, (size_t)cases[i].heads * cases[i].dim);
+        uint32_t *index = kvant_test_codec_inspect(codec, "outlier_index", &array);
+        assert_int_equal(array.bytes / 4, 2 * cases[i].per_tail);
+        free(index);
+        kvant_test_codec_close(codec);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(sets_match),
         cmocka_unit_test(all_are_kept_without_a_cap),
+        cmocka_unit_test(tails_are_counted_as_theirs),
     };
     kvant_diag diag = {.struct_size = sizeof diag};
     if (kvant_safetensors_open(KVANT_TEST_SOURCE_DIR "/tests/golden/data/kvquant_deployed.safetensors", &file,
