@@ -2,9 +2,10 @@
 #include "record.h"
 
 #include "bytes.h"
-#include "data/digest.h"
+#include "store/block_key.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -56,37 +57,17 @@ static bool all_zero(const unsigned char *bytes, uint64_t size) {
 
 /* ---- Key ----------------------------------------------------------------------------------------------- */
 
-/* ids as the bytes of the record hold them. */
-static kvant_status hash_key(const kvant_record_head *head, const unsigned char *ids,
-                             const unsigned char *classes, const void *salt, size_t salt_bytes,
-                             unsigned char key[KVANT_RECORD_KEY_BYTES]) {
-    kvant_sha256_context *sha = kvant_sha256_begin();
-    kvant_sha256_field(sha, head->fingerprint, sizeof head->fingerprint);
-    kvant_sha256_field(sha, head->parent, sizeof head->parent);
-    kvant_sha256_field(sha, ids, (size_t)head->tokens * 8);
-    kvant_sha256_field(sha, classes, head->tokens);
-    kvant_sha256_field(sha, salt, head->block == 0 ? salt_bytes : 0);
-    return kvant_sha256_finish(sha, key);
-}
-
 kvant_status kvant_record_key(const kvant_record_head *head, const uint64_t *ids,
                               const unsigned char *classes, const void *salt, size_t salt_bytes,
                               unsigned char key[KVANT_RECORD_KEY_BYTES]) {
-    enum { CHUNK = 64 };
-    unsigned char chunk[CHUNK * 8];
-    kvant_sha256_context *sha = kvant_sha256_begin();
-    kvant_sha256_field(sha, head->fingerprint, sizeof head->fingerprint);
-    kvant_sha256_field(sha, head->parent, sizeof head->parent);
-    kvant_put64(chunk, (uint64_t)head->tokens * 8);
-    kvant_sha256_add(sha, chunk, 8);
-    for (uint32_t t = 0; t < head->tokens; t += CHUNK) {
-        uint32_t n = head->tokens - t < CHUNK ? head->tokens - t : CHUNK;
-        for (uint32_t i = 0; i < n; i++) kvant_put64(chunk + (size_t)i * 8, ids[t + i]);
-        kvant_sha256_add(sha, chunk, (size_t)n * 8);
-    }
-    kvant_sha256_field(sha, classes, head->tokens);
-    kvant_sha256_field(sha, salt, head->block == 0 ? salt_bytes : 0);
-    return kvant_sha256_finish(sha, key);
+    bool first = head->block == 0 && all_zero(head->parent, sizeof head->parent);
+    kvant_block_hasher *hasher;
+    kvant_status status = kvant_block_hasher_open(head->fingerprint, &hasher);
+    if (status == KVANT_OK)
+        status = kvant_block_key(hasher, first ? NULL : head->parent, ids, classes, head->tokens, salt,
+                                 salt_bytes, key);
+    kvant_block_hasher_close(hasher);
+    return status;
 }
 
 /* ---- Read ---------------------------------------------------------------------------------------------- */
@@ -203,7 +184,11 @@ kvant_status kvant_record_read(const void *data, size_t size, kvant_record *reco
 
 kvant_status kvant_record_check_key(const kvant_record *record, const void *salt, size_t salt_bytes) {
     unsigned char key[KVANT_RECORD_KEY_BYTES];
-    kvant_status status = hash_key(&record->head, record->ids, record->classes, salt, salt_bytes, key);
+    uint64_t *ids = malloc((size_t)record->head.tokens * sizeof *ids);
+    if (ids == NULL) return KVANT_ERROR_MEMORY;
+    for (uint32_t t = 0; t < record->head.tokens; t++) ids[t] = kvant_record_id(record, t);
+    kvant_status status = kvant_record_key(&record->head, ids, record->classes, salt, salt_bytes, key);
+    free(ids);
     if (status != KVANT_OK) return status;
     return memcmp(key, record->head.key, sizeof key) == 0 ? KVANT_OK : KVANT_ERROR_MISMATCH;
 }
@@ -263,7 +248,7 @@ kvant_status kvant_record_start(kvant_record_writer *writer, void *buffer, size_
     for (uint32_t t = 0; t < head->tokens; t++) kvant_put64(to_ids + (size_t)t * 8, ids[t]);
     if (tags != NULL) memcpy(to_tags, tags, head->tokens);
     if (classes != NULL) memcpy(to_classes, classes, head->tokens);
-    kvant_status status = hash_key(head, to_ids, to_classes, salt, salt_bytes, head->key);
+    kvant_status status = kvant_record_key(head, ids, to_classes, salt, salt_bytes, head->key);
     memcpy(base + AT_KEY, head->key, sizeof head->key);
     *writer = (kvant_record_writer){
         .base = base, .capacity = capacity, .end = (size_t)header, .layers = head->layers};
