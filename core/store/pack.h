@@ -4,6 +4,7 @@
 #define KVANT_STORE_PACK_H
 
 #include "data/blocks.h"
+#include "pack_record.h"
 #include "record.h"
 
 #include <kvant/kvant.h>
@@ -49,21 +50,19 @@ kvant_status kvant_packer_next(kvant_packer *packer, const unsigned char **recor
                                kvant_diag *diag);
 
 /* Over all records so far. */
-typedef struct kvant_pack_totals {
-    uint64_t extent_bytes;
-    uint64_t raw_bytes;
-    uint64_t record_bytes;
-    uint64_t saturated;
-    uint64_t replaced;
-} kvant_pack_totals;
 kvant_pack_totals kvant_packer_totals(const kvant_packer *packer);
 
 /* ---- Unpack -------------------------------------------------------------------------------------------- */
 
-/* One layer and side of a verified record to its place among dense rows [.., kv_heads, dim] of the
- * geometry's dtype; `rows` is the place of the record's first token. `extent` is room for
- * kvant_codec_extent_max bytes, aligned to 4096; scratch as the codec asks. The diag's message starts with
- * `what`, a name of the record. */
+/* One layer and side of a verified record to `rows`: [tokens of the record, kv_heads, dim], any strides, F32,
+ * F16 or BF16. `extent` is room for kvant_codec_extent_max bytes, aligned to 4096; scratch as the codec asks.
+ * The diag's message starts with `what`, a name of the record. */
+kvant_status kvant_unpack_view(const kvant_codec *codec, const kvant_record *record, uint32_t layer,
+                               uint32_t side, const kvant_mutable_view *rows, void *extent, void *scratch,
+                               const char *what, kvant_diag *diag);
+
+/* The same to its place among dense rows [.., kv_heads, dim] of the geometry's dtype; `rows` is the place of
+ * the record's first token. */
 kvant_status kvant_unpack_rows(const kvant_codec *codec, const kvant_record *record, uint32_t layer,
                                uint32_t side, void *rows, void *extent, void *scratch, const char *what,
                                kvant_diag *diag);

@@ -1,6 +1,8 @@
 /* Records back to rows: the second half of pack.h. */
 #include "pack.h"
 
+#include "pipeline/codec_rows.h"
+
 #include <kvant/kit/diag.h>
 #include <kvant/kit/view.h>
 
@@ -34,26 +36,38 @@ kvant_status kvant_unpack_check(const kvant_plan *plan, const kvant_record *reco
     return KVANT_OK;
 }
 
+/* Raw rows of the first `tokens` tokens, dense in the record. */
 static kvant_status copy_raw(const kvant_record *record, uint32_t layer, uint32_t side, uint32_t tokens,
-                             size_t token, void *rows, const char *what, kvant_diag *diag) {
+                             const kvant_mutable_view *rows, const char *what, kvant_diag *diag) {
     kvant_record_part raw = kvant_record_raw(record, layer, side);
+    uint32_t dtype = record->head.dtype;
+    size_t element = kvant_element_bytes(dtype), row = element * rows->head_dim;
+    uint64_t bytes = (uint64_t)tokens * rows->heads * row;
     if (tokens == 0) return KVANT_OK;
-    if (raw.size != (uint64_t)tokens * token)
+    if (raw.size != bytes)
         return kvant_fail(diag, KVANT_ERROR_CORRUPT, "",
                           "%s: layer %u %s has %llu bytes of raw rows, not %llu", what, layer,
-                          side_name(side), (unsigned long long)raw.size, (unsigned long long)tokens * token);
-    memcpy(rows, raw.bytes, (size_t)raw.size);
+                          side_name(side), (unsigned long long)raw.size, (unsigned long long)bytes);
+    const unsigned char *from = raw.bytes;
+    for (uint32_t t = 0; t < tokens; t++)
+        for (uint32_t h = 0; h < rows->heads; h++, from += row) {
+            char *to = kvant_mutable_view_at(rows, t, h);
+            if (rows->dtype == dtype && rows->channel_stride == (int64_t)element) {
+                memcpy(to, from, row);
+                continue;
+            }
+            for (uint32_t c = 0; c < rows->head_dim; c++)
+                kvant_store_element(to + (int64_t)c * rows->channel_stride, rows->dtype,
+                                    kvant_load_element(from + c * element, dtype));
+        }
     return KVANT_OK;
 }
 
-kvant_status kvant_unpack_rows(const kvant_codec *codec, const kvant_record *record, uint32_t layer,
-                               uint32_t side, void *rows, void *extent, void *scratch, const char *what,
-                               kvant_diag *diag) {
-    const kvant_setup *setup = kvant_codec_row(codec)->setup;
+kvant_status kvant_unpack_view(const kvant_codec *codec, const kvant_record *record, uint32_t layer,
+                               uint32_t side, const kvant_mutable_view *rows, void *extent, void *scratch,
+                               const char *what, kvant_diag *diag) {
     const kvant_record_head *head = &record->head;
-    size_t element = kvant_element_bytes(setup->dtype), token = element * setup->kv_heads * setup->head_dim;
-    if (head->kind == KVANT_RECORD_TAIL)
-        return copy_raw(record, layer, side, head->tokens, token, rows, what, diag);
+    if (head->kind == KVANT_RECORD_TAIL) return copy_raw(record, layer, side, head->tokens, rows, what, diag);
     kvant_record_part part = kvant_record_extent(record, layer, side);
     if (part.size == 0)
         return kvant_fail(diag, KVANT_ERROR_MISSING, "", "%s: layer %u %s has no extent", what, layer,
@@ -64,16 +78,16 @@ kvant_status kvant_unpack_rows(const kvant_codec *codec, const kvant_record *rec
                           "%s: layer %u %s has %llu bytes, which is no size of its codec", what, layer,
                           side_name(side), (unsigned long long)part.size);
     memcpy(extent, part.bytes, (size_t)part.size); /* to where codecs may load aligned */
-    kvant_mutable_view view = {.struct_size = sizeof view,
-                               .dtype = setup->dtype,
-                               .data = rows,
-                               .tokens = head->tokens,
-                               .heads = setup->kv_heads,
-                               .head_dim = setup->head_dim,
-                               .token_stride = (int64_t)token,
-                               .head_stride = (int64_t)(element * setup->head_dim),
-                               .channel_stride = (int64_t)element};
-    kvant_status status = kvant_codec_decode(codec, extent, (size_t)part.size, head->first_position, NULL,
-                                             &view, scratch, diag);
-    return status == KVANT_OK ? copy_raw(record, layer, side, head->sinks, token, rows, what, diag) : status;
+    kvant_status status =
+        kvant_codec_decode(codec, extent, (size_t)part.size, head->first_position, NULL, rows, scratch, diag);
+    return status == KVANT_OK ? copy_raw(record, layer, side, head->sinks, rows, what, diag) : status;
+}
+
+kvant_status kvant_unpack_rows(const kvant_codec *codec, const kvant_record *record, uint32_t layer,
+                               uint32_t side, void *rows, void *extent, void *scratch, const char *what,
+                               kvant_diag *diag) {
+    const kvant_setup *setup = kvant_codec_row(codec)->setup;
+    const kvant_mutable_view view =
+        kvant_dense_mutable_view(rows, setup->dtype, record->head.tokens, setup->kv_heads, setup->head_dim);
+    return kvant_unpack_view(codec, record, layer, side, &view, extent, scratch, what, diag);
 }

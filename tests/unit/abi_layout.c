@@ -459,6 +459,44 @@ AT(kvant_attention_options, loop_context, 24);
 AT(kvant_attention_options, first_kv_head, 32);
 AT(kvant_attention_options, kv_heads, 36);
 
+SIZE(kvant_record_source, 72);
+AT(kvant_record_source, struct_size, 0);
+AT(kvant_record_source, kind, 4);
+AT(kvant_record_source, tokens, 8);
+AT(kvant_record_source, reserved, 12);
+AT(kvant_record_source, block, 16);
+AT(kvant_record_source, parent, 24);
+AT(kvant_record_source, ids, 32);
+AT(kvant_record_source, tags, 40);
+AT(kvant_record_source, salt, 48);
+AT(kvant_record_source, salt_bytes, 56);
+AT(kvant_record_source, rows, 64);
+
+SIZE(kvant_record_report, 96);
+AT(kvant_record_report, struct_size, 0);
+AT(kvant_record_report, reserved, 4);
+AT(kvant_record_report, size, 8);
+AT(kvant_record_report, saturated, 16);
+AT(kvant_record_report, replaced, 24);
+AT(kvant_record_report, key, 32);
+AT(kvant_record_report, fingerprint, 64);
+
+SIZE(kvant_record_info, 160);
+AT(kvant_record_info, struct_size, 0);
+AT(kvant_record_info, kind, 4);
+AT(kvant_record_info, tokens, 8);
+AT(kvant_record_info, layers, 12);
+AT(kvant_record_info, sinks, 16);
+AT(kvant_record_info, dtype, 20);
+AT(kvant_record_info, block, 24);
+AT(kvant_record_info, first_position, 32);
+AT(kvant_record_info, size, 40);
+AT(kvant_record_info, fingerprint, 48);
+AT(kvant_record_info, parent, 80);
+AT(kvant_record_info, key, 112);
+AT(kvant_record_info, ids, 144);
+AT(kvant_record_info, tags, 152);
+
 /* The asserts above fail at compile time; this keeps the numbers of released status codes and enumerators. */
 static void numbers_are_pinned(void **state) {
     (void)state;

@@ -1,9 +1,9 @@
 /* Packing and unpacking with codecs of many extent sizes that look at tags: registered here, so that the
  * bytes are known. Each extent is a byte per token for its class and then the rows; tokens of class 1 make it
  * longer. */
+#include "store/tag_classes.h"
 #include "data/dump.h"
 #include "store/pack.h"
-#include "store/tag_classes.h"
 #include "support/data.h"
 #include "support/test.h"
 

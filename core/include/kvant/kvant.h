@@ -443,4 +443,6 @@ KVANT_API kvant_status kvant_calibration_write(const kvant_calibration *calibrat
 
 #include "stores.h"
 
+#include "records.h"
+
 #endif
