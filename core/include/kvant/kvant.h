@@ -1,7 +1,7 @@
 /* kvant/kvant.h: the application API of kvant, a library for quantizing the KV cache of language models.
  *
  * Three floors, each usable without the one above: the codec floor (encode and decode blocks in memory of
- * your own), the attention floor and the cache floor (both built on it). This version has the first two.
+ * your own), the attention floor (built on it) and the cache floor (cache.h, built on both).
  *
  *     kvant_pipeline *pipeline = NULL;
  *     kvant_plan *plan = NULL;
@@ -444,5 +444,7 @@ KVANT_API kvant_status kvant_calibration_write(const kvant_calibration *calibrat
 #include "stores.h"
 
 #include "records.h"
+
+#include "cache.h"
 
 #endif
