@@ -20,12 +20,13 @@ extern const command command_info;
 extern const command command_inspect;
 extern const command command_list;
 extern const command command_new;
+extern const command command_replay;
 extern const command command_resolve;
 extern const command command_tag;
 
 static const command *const commands[] = {
     &command_calibrate, &command_check,   &command_decode, &command_encode, &command_eval,    &command_import,
-    &command_info,      &command_inspect, &command_list,   &command_new,    &command_resolve,
+    &command_info,      &command_inspect, &command_list,   &command_new,    &command_replay,  &command_resolve,
     &command_tag,
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };

@@ -36,8 +36,8 @@ static bool is_named(const char *section, const char *name) {
 
 /* Objects whose keys are names of parameters, metadata, sides or checks, and not of fields. */
 static bool has_free_keys(const char *name) {
-    static const char *const names[] = {"parameters", "metadata", "bits", "checks"};
-    for (int i = 0; i < 4; i++)
+    static const char *const names[] = {"parameters", "metadata", "bits", "checks", "misses"};
+    for (int i = 0; i < 5; i++)
         if (strcmp(names[i], name) == 0) return true;
     return false;
 }
@@ -75,7 +75,8 @@ static void check_command(const char *const argv[]) {
 static void every_field_is_documented(void **state) {
     (void)state;
     char *folder = kvant_scratch_make(), *records = kvant_scratch_path(folder, "sample.kvant");
-    char *artifact = kvant_scratch_path(folder, "a.safetensors");
+    char *artifact = kvant_scratch_path(folder, "a.safetensors"),
+         *store = kvant_scratch_path(folder, "store");
     CHECK("eval", "kivi", "uniform", SAMPLE, SAMPLE_PRE);
     CHECK("list");
     CHECK("info", "kivi", "--geometry",
@@ -87,9 +88,12 @@ static void every_field_is_documented(void **state) {
     CHECK("inspect", records, "--layer", "1", "--side", "value");
     CHECK("inspect", SAMPLE);
     CHECK("calibrate", KVANT_TEST_SOURCE_DIR "/pipelines/int4-g32-centered.ini", SAMPLE, "-o", artifact);
+    CHECK("replay", KVANT_TEST_SOURCE_DIR "/samples/agent.jsonl", "raw", SAMPLE, "--bytes", "8M", "--store",
+          store);
     CHECK("check", "raw", "--seed", "1", "--fraction", "0.001");
     free(records);
     free(artifact);
+    free(store);
     kvant_scratch_remove(folder);
 }
 
