@@ -20,4 +20,4 @@ write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/kvantConfigVersion.
   COMPATIBILITY SameMajorVersion)
 install(EXPORT kvantTargets NAMESPACE kvant:: DESTINATION ${package_dir})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvantConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/kvantConfigVersion.cmake
-  cmake/KvantPlugin.cmake cmake/plugin.map DESTINATION ${package_dir})
+  cmake/KvantPlugin.cmake cmake/KvantCuda.cmake cmake/zstd.cmake cmake/plugin.map DESTINATION ${package_dir})

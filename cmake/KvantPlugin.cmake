@@ -1,15 +1,17 @@
-# kvant_add_plugin(NAME <name> SOURCES <c files> [CPU <c files>] [STATIC])
+# kvant_add_plugin(NAME <name> SOURCES <c files> [CPU <c files>] [CUDA <cu file>] [STATIC])
 #
 # Builds the codec plugin kvant_<name>.so (target kvant_plugin_<name>): hidden visibility, one exported symbol, no
 # undefined symbol, nothing of the core linked; `cmake --install` puts it into lib/kvant. With STATIC it builds a static library instead whose query function is
 # called kvant_plugin_query_<name>, for applications that register it with kvant_plugin_register().
 #
-# CPU files are compiled once per instruction set, see kvant/kit/isa.h.
+# CPU files are compiled once per instruction set, see kvant/kit/isa.h. The CUDA file becomes device images inside the
+# plugin where nvcc is, and KVANT_HAVE_GPU is defined then; see KvantCuda.cmake.
 #
 # Works the same inside this tree and, through find_package(kvant), outside of it.
 
 include_guard(GLOBAL)
 include(CheckCCompilerFlag)
+include(${CMAKE_CURRENT_LIST_DIR}/KvantCuda.cmake)
 
 set(KVANT_PLUGIN_MODULE_DIR ${CMAKE_CURRENT_LIST_DIR})
 if(NOT DEFINED KVANT_PLUGIN_INSTALL_DIR)
@@ -43,7 +45,7 @@ function(kvant_cpu_levels out)
 endfunction()
 
 function(kvant_add_plugin)
-  cmake_parse_arguments(ARG "STATIC" "NAME" "SOURCES;CPU" ${ARGN})
+  cmake_parse_arguments(ARG "STATIC" "NAME;CUDA" "SOURCES;CPU" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "kvant_add_plugin: unknown argument ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -80,6 +82,10 @@ function(kvant_add_plugin)
   target_compile_options(${target} PRIVATE ${KVANT_CODEC_FLAGS})
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE kvant::headers)
+
+  if(ARG_CUDA AND KVANT_HAVE_NVCC)
+    kvant_cuda_images(${target} ${ARG_NAME} ${ARG_CUDA})
+  endif()
 
   if(ARG_CPU)
     kvant_cpu_levels(levels)
