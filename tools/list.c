@@ -1,6 +1,7 @@
 /* kvant list: every codec found, and every file refused. */
 #include "command.h"
 
+#include "gpu/gpu_image.h"
 #include "plugin/registry.h"
 #include "probe.h"
 
@@ -54,15 +55,26 @@ static json_t *bits_of(const kvant_plugin *plugin, const kvant_geometry *geometr
     return bits;
 }
 
+/* "sm_80 sm_90 compute_80"; compute: PTX. */
+static json_t *images_of(const kvant_plugin *plugin) {
+    const kvant_gpu *gpu = plugin->extension != NULL ? plugin->extension(KVANT_EXT_GPU) : NULL;
+    char text[256] = "none";
+    if (gpu != NULL && gpu_vet(gpu, NULL) == KVANT_OK)
+        gpu_images_text(gpu, text, sizeof text);
+    else if (gpu != NULL)
+        (void)snprintf(text, sizeof text, "broken");
+    return json_string(text);
+}
+
 static json_t *describe(const kvant_plugin_entry *entry, const kvant_geometry *reference_geometry) {
     const kvant_descriptor *d = entry->plugin->descriptor;
     kvant_geometry geometry = *reference_geometry;
     for (uint32_t dtype = KVANT_DTYPE_F32; (d->dtypes >> geometry.dtype & 1u) == 0; dtype++)
         geometry.dtype = dtype;
-    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:o}", "name", d->name, "version", d->version,
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "name", d->name, "version", d->version,
                      "title", d->title, "sides", names_of_sides(d->sides), "dtypes",
-                     names_of_dtypes(d->dtypes), "bits", bits_of(entry->plugin, &geometry), "gpu", "none",
-                     "file", json_of_bytes(entry->file));
+                     names_of_dtypes(d->dtypes), "bits", bits_of(entry->plugin, &geometry), "gpu",
+                     images_of(entry->plugin), "file", json_of_bytes(entry->file));
 }
 
 static void collect(void *context, const kvant_plugin_entry *entry) {
@@ -202,7 +214,7 @@ static int run(int argc, char **argv) {
     if (status == KVANT_OK) status = kvant_plugin_list(collect, &c, &diag);
     json_t *all = json_pack("{s:o, s:o, s:o, s:o, s:s, s:s}", "codecs", c.codecs, "refused", c.refused,
                             "shadowed", c.shadowed, "directories", searched_directories(), "gpu_code",
-                            KVANT_HAVE_NVCC ? "none" : "not built", "isa", kvant_isa_name(kvant_isa()));
+                            KVANT_HAVE_NVCC ? "built" : "not built", "isa", kvant_isa_name(kvant_isa()));
     int result = EXIT_DONE;
     if (status != KVANT_OK)
         result = input_error(&diag, status);
@@ -222,9 +234,9 @@ const command command_list = {
         "usage: kvant list [--json]\n"
         "\n"
         "One line for each codec that a pipeline can name: version, sides it takes, bits per element with\n"
-        "default parameters, dtypes of rows, GPU images, file. Then the files kvant_*.so in the searched\n"
-        "directories that are refused, each with the reason, and those that are not in use because a file\n"
-        "of the same name comes before them.\n"
+        "default parameters, dtypes of rows, GPU images (sm: cubins; compute: PTX, which the driver\n"
+        "compiles), file. Then the files kvant_*.so in the searched directories that are refused, each with\n"
+        "the reason, and those that are not in use because a file of the same name comes before them.\n"
         "\n"
         "Directories are searched in this order: --plugin-path, the variable KVANT_PLUGIN_PATH, the plugin\n"
         "directory of the installation.\n"

@@ -2,6 +2,7 @@
 #include "check_promise.h"
 #include "check_symbols.h"
 
+#include "gpu/gpu_image.h"
 #include "plugin/vet.h"
 
 #include <kvant/kvant.h>
@@ -107,6 +108,16 @@ static void look_at_known(check_worker *worker) {
     }
 }
 
+/* Tables and images; what the kernels do takes a device, or an interpreter, to tell. */
+static void look_at_gpu(check_worker *worker) {
+    const kvant_gpu *gpu = check_call_extension(worker, KVANT_EXT_GPU);
+    kvant_diag diag = {.struct_size = sizeof diag};
+    if (gpu == NULL) return;
+    look_at_table(worker, KVANT_EXT_GPU, gpu, sizeof *gpu);
+    if (gpu_vet(gpu, &diag) != KVANT_OK)
+        check_fail(worker, CHECK_EXTENSION, "kvant.gpu/1: %.1000s", diag.message);
+}
+
 static void look_at_extensions(check_worker *worker) {
     static const char *const unknown[] = {"",
                                           "kvant",
@@ -124,6 +135,7 @@ static void look_at_extensions(check_worker *worker) {
         if (check_call_extension(worker, unknown[i]) != NULL)
             check_fail(worker, CHECK_EXTENSION, "extension(\"%s\") is not NULL", unknown[i]);
     look_at_known(worker);
+    look_at_gpu(worker);
 }
 
 void check_plugin(check_worker *worker) {

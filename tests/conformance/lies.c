@@ -38,6 +38,7 @@ static void lies_are_named(void **state) {
         {"lie_gap", "encode"},
         {"lie_head_range", "slices"},
         {"lie_ignored_option", "options"},
+        {"lie_image", "extension"},
         {"lie_input", "state"},
         {"lie_insatiable", "calibrate"},
         {"lie_isa", "layout"},

@@ -496,12 +496,14 @@ typedef struct kvant_inspect {
 
 /* ---- Reserved ------------------------------------------------------------------------------------------ */
 
-/* "kvant.gpu/1" names the kernels, job arrays and status words of a device; a side number 2 names a latent
- * that is scored and mixed; "kvant.shrink/1" re-encodes a sealed extent into a smaller new one. Plugins may
- * not use these names for anything else. */
+/* A side number 2 names a latent that is scored and mixed; "kvant.shrink/1" re-encodes a sealed extent into a
+ * smaller new one. Plugins may not use these names for anything else. */
 
 #ifdef __cplusplus
 }
 #endif
+
+/* Extension kvant.gpu/1: kernels. */
+#include "plugin_gpu.h"
 
 #endif
