@@ -111,7 +111,7 @@ static uint32_t meta_of(const kvant_setup *setup) {
 
 /* The host has checked the parameters against the schema, and dtype, side and head_dim against the
  * descriptor. */
-static kvant_status block_of(const kvant_setup *setup, kivi_block *block, kvant_diag *diag) {
+kvant_status kivi_block_of(const kvant_setup *setup, kivi_block *block, kvant_diag *diag) {
     uint32_t group = (uint32_t)setup->values[PARAM_GROUP].integer;
     if (setup->side == KVANT_SIDE_KEY && setup->block_tokens % group != 0)
         return kvant_fail(diag, KVANT_ERROR_BLOCK_TOKENS, "group",
@@ -135,7 +135,7 @@ static kvant_status block_of(const kvant_setup *setup, kivi_block *block, kvant_
 static kvant_status plan(const kvant_setup *setup, kvant_layout *layout, kvant_diag *diag) {
     kivi_block block;
     layout->block_multiple = setup->side == KVANT_SIDE_KEY ? (uint32_t)setup->values[PARAM_GROUP].integer : 1;
-    kvant_status status = block_of(setup, &block, diag);
+    kvant_status status = kivi_block_of(setup, &block, diag);
     if (status != KVANT_OK) return status;
     const kivi_code *code = code_for(setup->isa);
     uint64_t head_codes = (uint64_t)block.tokens * block.head_dim;
@@ -154,7 +154,7 @@ static kvant_status open_codec(const kvant_setup *setup, const kvant_layout *lay
                                kvant_diag *diag) {
     kivi_state *state = memory;
     (void)layout;
-    kvant_status status = block_of(setup, &state->block, diag);
+    kvant_status status = kivi_block_of(setup, &state->block, diag);
     if (status == KVANT_OK) state->code = code_for(setup->isa);
     return status;
 }
@@ -178,6 +178,9 @@ static kvant_status decode(const void *memory, const kvant_decode_args *args) {
 }
 
 static const void *extension(const char *id) {
+#ifdef KVANT_HAVE_GPU
+    if (strcmp(id, KVANT_EXT_GPU) == 0) return &kivi_gpu;
+#endif
     return strcmp(id, KVANT_EXT_INSPECT) == 0 ? &kivi_inspect : NULL;
 }
 

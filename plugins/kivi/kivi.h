@@ -22,6 +22,10 @@ typedef struct kivi_state {
 extern const kivi_code kivi_code_reference;
 extern const kivi_code kivi_code_v2, kivi_code_v3, kivi_code_v4, kivi_code_neon; /* those that were built */
 
+/* What a setup asks for, checked; see kivi_block.h. */
+kvant_status kivi_block_of(const kvant_setup *setup, kivi_block *block, kvant_diag *diag);
+
 extern const kvant_inspect kivi_inspect;
+extern const kvant_gpu kivi_gpu; /* where GPU code is built */
 
 #endif
