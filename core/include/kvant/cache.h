@@ -134,10 +134,10 @@ typedef struct kvant_prefix {
     uint64_t count;
     const void *salt; /* sequences of different salts share nothing: a tenant, an adapter. NULL = none */
     uint64_t salt_bytes;
-    uint64_t
-        first_step_end; /* for lookup: the length at the end of the first step that the sequence will take,
-                                 > 0. A match ends at least max(1, recent) tokens before it, so that this step
-                                 sees what it would see had the sequence begun at 0 with the same steps */
+    /* For lookup: the length at the end of the first step that the sequence will take, > 0. A match ends at
+     * least max(1, recent) tokens before it, so that this step sees what it would see had the sequence begun
+     * at 0 with the same steps. */
+    uint64_t first_step_end;
 } kvant_prefix;
 
 typedef struct kvant_match kvant_match;
@@ -246,8 +246,9 @@ typedef struct kvant_step_rows {
     kvant_sequence *sequence;
     const kvant_view *keys;
     const kvant_view *values;
-    const kvant_view *queries; /* [count, q_heads, key_dim]: token t of the step sees what is live up to
-                                          itself, or the newest `window` positions */
+    /* [count, q_heads, key_dim]: token t of the step sees what is live up to itself, or the newest `window`
+     * positions. */
+    const kvant_view *queries;
     const kvant_mutable_view *outputs; /* [count, q_heads, value_dim] */
     float *log_sum_exp;                /* [count, q_heads]; NULL = not asked for */
 } kvant_step_rows;
