@@ -1,5 +1,6 @@
 /* `kvant calibrate` reads dumps layer by layer: it never has the whole of them in memory. */
 #include "support/run_command.h"
+#include "support/sanitized.h"
 #include "support/scratch.h"
 #include "support/test.h"
 #include "support/write_dump.h"
@@ -10,18 +11,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* Sanitizers have memory of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
 
 static const char centred[] = "[pipeline]\nsinks = 4\nkey_center = artifact\nartifact = "
                               "a.safetensors\n[layers]\nkey = uniform\nvalue = raw\n";
@@ -41,7 +30,7 @@ static void write_dump(void *context) {
 
 static void memory_is_that_of_a_layer(void **state) {
     (void)state;
-    if (SANITIZED) skip();
+    if (KVANT_TEST_SANITIZED) skip(); /* sanitizers have memory of their own */
     char *folder = kvant_scratch_make(), *dump = kvant_scratch_path(folder, "d.safetensors");
     char *pipeline = kvant_scratch_path(folder, "p.ini"),
          *output = kvant_scratch_path(folder, "a.safetensors");

@@ -1,29 +1,18 @@
 /* `kvant eval` takes at most the dump's size and 64 MiB, however many threads are asked for. */
 #include "support/run_command.h"
-#include "support/write_dump.h"
+#include "support/sanitized.h"
 #include "support/scratch.h"
 #include "support/test.h"
+#include "support/write_dump.h"
 
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* Sanitizers have memory of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
 /* Layers whose queries alone take 16 MiB of sums each, all of them at once if it were allowed. */
 static void memory_is_bounded(void **state) {
     (void)state;
-    if (SANITIZED) skip();
+    if (KVANT_TEST_SANITIZED) skip(); /* sanitizers have memory of their own */
     kvant_test_dump d = kvant_test_dump_default();
     d.layers = 16;
     d.tokens = 128;

@@ -1,6 +1,7 @@
 /* Every codec that is shipped keeps its promises: `kvant check` on each, on all pairs of values. The seed
  * is fixed, so that a change is blamed for what it did; KVANT_TEST_SEED sets another. */
 #include "support/run_command.h"
+#include "support/sanitized.h"
 #include "support/test.h"
 
 #include <stdio.h>
@@ -8,16 +9,7 @@
 #include <string.h>
 
 /* A tenth of the configurations where every access is looked at: those with new values come first. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FRACTION "0.1"
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define FRACTION "0.1"
-#endif
-#endif
-#ifndef FRACTION
-#define FRACTION "1"
-#endif
+#define FRACTION (KVANT_TEST_SANITIZED ? "0.1" : "1")
 
 static void check_codec(const char *name) {
     const char *seed = getenv("KVANT_TEST_SEED");

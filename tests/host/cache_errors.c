@@ -9,29 +9,6 @@
 
 enum { TOKENS = 100, STEP = 5 };
 
-typedef struct bench {
-    rig *r, *other; /* another cache */
-    kvant_sequence *s, *foreign;
-    uint64_t *ids;
-} bench;
-
-static bench open_bench(void) {
-    bench b = {
-        .r = rig_open(&(rig_wish){0}), .other = rig_open(&(rig_wish){0}), .ids = rig_ids(TOKENS + STEP, 7)};
-    b.s = rig_sequence(b.r);
-    b.foreign = rig_sequence(b.other);
-    rig_grow(b.r, b.s, b.ids, TOKENS, 40);
-    return b;
-}
-
-static void close_bench(bench *b) {
-    kvant_sequence_free(b->s);
-    kvant_sequence_free(b->foreign);
-    rig_close(b->r);
-    rig_close(b->other);
-    free(b->ids);
-}
-
 #define REFUSED(call, words) rig_refused((call), KVANT_ERROR_ARGUMENT, (words))
 
 /* ---- Cache --------------------------------------------------------------------------------------------- */
@@ -67,7 +44,7 @@ static void opening(void **state) {
 
 static void questions_to_a_cache(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     kvant_bytes least = {.struct_size = sizeof least}, most = least;
     kvant_cache_report report = {.struct_size = sizeof report};
     REFUSED(kvant_cache_estimate(NULL, 1, &least, &most, &rig_diag), "plan");
@@ -85,14 +62,14 @@ static void questions_to_a_cache(void **state) {
     rig_refused(kvant_cache_evict(b.r->cache, UINT64_MAX, &freed, &rig_diag), KVANT_ERROR_NO_SPACE, "held");
     assert_int_equal(freed, 0);
     assert_int_equal(kvant_cache_read_scratch(NULL), 0);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 /* ---- Prefixes, sequences ------------------------------------------------------------------------------- */
 
 static void prefixes(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     const kvant_prefix right = {
         .struct_size = sizeof right, .ids = b.ids, .count = TOKENS, .first_step_end = TOKENS};
     kvant_prefix p = right;
@@ -130,7 +107,7 @@ static void prefixes(void **state) {
     assert_null(s);
     kvant_sequence_free(NULL);
     kvant_sequence_reset(NULL);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 /* Without a model there are no keys: nothing can be looked up, saved or loaded. */
@@ -163,7 +140,7 @@ static void without_a_model(void **state) {
 
 static void cuts_and_forks(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     kvant_sequence *fork = NULL;
     rig_picture *before = rig_look(b.r, b.s);
     REFUSED(kvant_sequence_fork(NULL, &fork, &rig_diag), "sequence");
@@ -198,13 +175,13 @@ static void cuts_and_forks(void **state) {
     bytes.struct_size = 8;
     assert_int_equal(kvant_sequence_bytes(b.s, &bytes), KVANT_ERROR_ARGUMENT);
     rig_assert_still(b.r, b.s, before);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 /* During a step the sequence is not to be cut, forked, saved; the step goes on all the same. */
 static void during_a_step(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     char *folder = kvant_scratch_make(), *directory = kvant_scratch_path(folder, "store");
     kvant_store *store = NULL;
     rig_ok(kvant_store_open_directory(directory, NULL, &store, &rig_diag));
@@ -228,12 +205,12 @@ static void during_a_step(void **state) {
     kvant_store_close(store);
     free(directory);
     kvant_scratch_remove(folder);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 static void saving_and_loading(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     char *folder = kvant_scratch_make(), *directory = kvant_scratch_path(folder, "store");
     kvant_store *store = NULL;
     rig_ok(kvant_store_open_directory(directory, NULL, &store, &rig_diag));
@@ -261,7 +238,7 @@ static void saving_and_loading(void **state) {
     kvant_store_close(store);
     free(directory);
     kvant_scratch_remove(folder);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
@@ -318,7 +295,7 @@ static void reading(void **state) {
 /* A diag may be NULL everywhere. */
 static void without_a_diag(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     kvant_cache *cache = NULL;
     kvant_sequence *s = NULL;
     kvant_match *match = NULL;
@@ -331,7 +308,7 @@ static void without_a_diag(void **state) {
     assert_int_equal(kvant_step_attend(b.r->cache, 9, NULL, 0, NULL, NULL), KVANT_ERROR_ARGUMENT);
     assert_int_equal(kvant_cache_evict(b.r->cache, UINT64_MAX, NULL, NULL), KVANT_ERROR_NO_SPACE);
     assert_int_equal(kvant_sequence_load(b.r->cache, NULL, NULL, &s, NULL, NULL), KVANT_ERROR_ARGUMENT);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 int main(int argc, char **argv) {

@@ -4,27 +4,15 @@
  *     KVANT_TEST_SEED=N            another run; a failure prints the number that brings it back
  *     KVANT_TEST_OPERATIONS=N      of each setting and pool */
 #include "support/cache_machine.h"
+#include "support/sanitized.h"
 #include "support/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
 /* In all. */
-#ifdef SANITIZED
-enum { OPERATIONS = 20000 };
-#else
-enum { OPERATIONS = 400000 };
-#endif
+enum { OPERATIONS = KVANT_TEST_SANITIZED ? 20000 : 400000 };
 
 typedef struct generator {
     uint64_t state, seed;

@@ -9,36 +9,13 @@
 
 enum { TOKENS = 100, STEP = 5 };
 
-typedef struct bench {
-    rig *r, *other; /* another cache */
-    kvant_sequence *s, *foreign;
-    uint64_t *ids;
-} bench;
-
-static bench open_bench(void) {
-    bench b = {
-        .r = rig_open(&(rig_wish){0}), .other = rig_open(&(rig_wish){0}), .ids = rig_ids(TOKENS + STEP, 7)};
-    b.s = rig_sequence(b.r);
-    b.foreign = rig_sequence(b.other);
-    rig_grow(b.r, b.s, b.ids, TOKENS, 40);
-    return b;
-}
-
-static void close_bench(bench *b) {
-    kvant_sequence_free(b->s);
-    kvant_sequence_free(b->foreign);
-    rig_close(b->r);
-    rig_close(b->other);
-    free(b->ids);
-}
-
 #define REFUSED(call, words) rig_refused((call), KVANT_ERROR_ARGUMENT, (words))
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
 static void beginning(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     const kvant_step_options right = {.struct_size = sizeof right, .count = STEP, .ids = b.ids + TOKENS};
     kvant_step_options o = right;
     rig_picture *before = rig_look(b.r, b.s);
@@ -70,7 +47,7 @@ static void beginning(void **state) {
     REFUSED(kvant_step_layer_end(NULL, 0, &rig_diag), "sequence");
     REFUSED(kvant_step_commit(NULL, 1, &rig_diag), "sequence");
     rig_assert_still(b.r, b.s, before);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 /* The pool is full of what is held: what the step takes and what is free, and nothing is taken. */
@@ -132,7 +109,7 @@ static void an_abort_gives_everything_back(void **state) {
 
 /* A right call of kvant_step_attend for layer 1, for the spoilers below. */
 typedef struct call {
-    bench *b;
+    rig_pair *b;
     uint32_t layer;
     kvant_view views[3];
     kvant_mutable_view outputs;
@@ -208,7 +185,7 @@ static const spoiler spoilers[] = {
 enum { ATTEND = 0, PUT = 1, LAYER = 2, WAYS = 3 };
 
 /* One wrong call in a step whose layer 0 is done; the sequence is as before, and takes the right step. */
-static void one_spoiled(bench *b, const spoiler *how, uint32_t way) {
+static void one_spoiled(rig_pair *b, const spoiler *how, uint32_t way) {
     static float floats[STEP * 2 * 40];
     void *rows[3];
     call c = {.b = b, .layer = 1};
@@ -253,18 +230,18 @@ static void one_spoiled(bench *b, const spoiler *how, uint32_t way) {
 
 static void rows_of_a_layer(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     for (size_t i = 0; i < sizeof spoilers / sizeof spoilers[0]; i++)
         for (uint32_t way = 0; way < (spoilers[i].puts ? WAYS : 1); way++) one_spoiled(&b, &spoilers[i], way);
     rig_grow(b.r, b.s, b.ids, TOKENS + STEP, STEP);
     rig_assert_rows(b.r, b.s, b.ids);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 /* Layers given twice, not at all, or not closed; more or fewer tokens kept than may be. */
 static void ends_of_a_step(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     const rig_step step = {.ids = b.ids + TOKENS, .count = STEP, .tentative = 2};
     void *rows[2] = {rig_rows(b.r, 0, 0, step.ids, TOKENS, STEP),
                      rig_rows(b.r, 0, 1, step.ids, TOKENS, STEP)};
@@ -295,14 +272,14 @@ static void ends_of_a_step(void **state) {
     assert_int_equal(rig_info(b.s).length, TOKENS + 3);
     free(rows[0]);
     free(rows[1]);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 /* ---- Attention ----------------------------------------------------------------------------------------- */
 
 static void attending(void **state) {
     (void)state;
-    bench b = open_bench();
+    rig_pair b = rig_pair_open(TOKENS, STEP);
     float query[6 * 32] = {1}, output[6 * 16];
     const kvant_token_range range = {0, TOKENS};
     const kvant_view q = {sizeof q, KVANT_DTYPE_F32, query, 1, 6, 32, 0, sizeof query, 128, 4};
@@ -353,7 +330,7 @@ static void attending(void **state) {
     rig_layers(b.r, b.s, &step);
     rig_ok(kvant_step_commit(b.s, STEP, &rig_diag));
     free(scratch);
-    close_bench(&b);
+    rig_pair_close(&b);
 }
 
 int main(int argc, char **argv) {

@@ -2,6 +2,7 @@
  * pool, and several threads that attend one sequence. What each thread gets is what it gets alone in a
  * cache of its own. */
 #include "support/cache_take.h"
+#include "support/sanitized.h"
 #include "support/test.h"
 
 #include <pthread.h>
@@ -10,20 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
-#ifdef SANITIZED
-enum { ROUNDS = 24 };
-#else
-enum { ROUNDS = 200 };
-#endif
+enum { ROUNDS = KVANT_TEST_SANITIZED ? 24 : 200 };
 
 enum { THREADS = 4, TEXTS = 3, PARENT = 90, COMMON = 64 };
 

@@ -2,25 +2,13 @@
  * their steps end at the same places: for first steps of every length after the hit, and the steps that
  * follow. */
 #include "support/cache_take.h"
+#include "support/sanitized.h"
 #include "support/test.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
-#ifdef SANITIZED
-enum { STRIDE = 5 };
-#else
-enum { STRIDE = 1 }; /* first steps of every length */
-#endif
+enum { STRIDE = KVANT_TEST_SANITIZED ? 5 : 1 }; /* first steps of every length */
 
 typedef struct bed {
     cache_model *m;

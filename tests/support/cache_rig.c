@@ -470,3 +470,22 @@ void rig_assert_outputs_over(const rig *r, const uint64_t *ids, uint32_t first, 
         free(query);
     }
 }
+
+/* ---- Wrong calls --------------------------------------------------------------------------------------- */
+
+rig_pair rig_pair_open(uint32_t tokens, uint32_t more) {
+    rig_pair pair = {
+        .r = rig_open(&(rig_wish){0}), .other = rig_open(&(rig_wish){0}), .ids = rig_ids(tokens + more, 7)};
+    pair.s = rig_sequence(pair.r);
+    pair.foreign = rig_sequence(pair.other);
+    rig_grow(pair.r, pair.s, pair.ids, tokens, 40);
+    return pair;
+}
+
+void rig_pair_close(rig_pair *pair) {
+    kvant_sequence_free(pair->s);
+    kvant_sequence_free(pair->foreign);
+    rig_close(pair->r);
+    rig_close(pair->other);
+    free(pair->ids);
+}

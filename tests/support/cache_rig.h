@@ -146,4 +146,15 @@ void rig_ok_at(kvant_status status, const char *call, const char *file, int line
 void rig_refused_at(kvant_status status, kvant_status want, const char *words, const char *call,
                     const char *file, int line);
 
+/* ---- Wrong calls --------------------------------------------------------------------------------------- */
+
+/* Two caches of the default wish, a sequence of each, one with `tokens` tokens in it; ids: [tokens + more]. */
+typedef struct rig_pair {
+    rig *r, *other;
+    kvant_sequence *s, *foreign;
+    uint64_t *ids;
+} rig_pair;
+rig_pair rig_pair_open(uint32_t tokens, uint32_t more);
+void rig_pair_close(rig_pair *pair);
+
 #endif
