@@ -133,7 +133,9 @@ static void together(uint32_t kind, uint32_t writers) {
     for (uint32_t i = 0; i < RECORDS; i++) found += test_store_ask(store, &c.records[i]) == KVANT_STORE_FOUND;
     assert_int_equal(test_store_stats(store).records, found);
     assert_true(test_store_stats(store).bytes <= CAPACITY);
-    assert_in_range(found, 4, RECORDS - 1);
+    /* Not all fit, and not all are gone. How many stay is not promised: where free pages of LMDB lie
+     * scattered, a put evicts a quarter of the store at a time, and of 1 MiB little is left then. */
+    assert_in_range(found, 1, RECORDS - 1);
     kvant_store_close(store);
     end(&c, folder);
 }

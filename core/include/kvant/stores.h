@@ -18,7 +18,8 @@
  *     differs is a miss that has a reason and a counter, never an error of the application's and never a
  *     wrong byte. A broken record stays where it is until it is put again, removed or evicted.
  *   - A store that is full makes room by evicting the records that were used longest ago; where that does
- *     not do, put refuses (KVANT_ERROR_NO_SPACE) and leaves the store as it was.
+ *     not do, put refuses (KVANT_ERROR_NO_SPACE); what was evicted by then stays evicted, all else is as it
+ *     was.
  *   - Every function may run on many threads at once, in many processes at once. A handle does not survive
  *     fork: a child opens the store again. */
 #ifndef KVANT_STORES_H
