@@ -14,6 +14,7 @@ typedef struct CUstream_st *gpu_stream;
 typedef struct CUlib_st *gpu_library;
 typedef struct CUkern_st *gpu_kernel;
 typedef struct CUfunc_st *gpu_function;
+typedef struct CUevent_st *gpu_event;
 typedef unsigned long long gpu_address; /* CUdeviceptr */
 
 /* Results that are told apart; all others are named by the driver. */
@@ -37,7 +38,8 @@ enum {
     GPU_ATTRIBUTE_MAJOR = 75,
     GPU_ATTRIBUTE_MINOR = 76,
     GPU_ATTRIBUTE_SHARED_OPTIN = 97, /* bytes of shared memory that a block may ask for */
-    GPU_FUNCTION_ATTRIBUTE_MAX_DYNAMIC_SHARED = 8
+    GPU_FUNCTION_ATTRIBUTE_MAX_DYNAMIC_SHARED = 8,
+    GPU_EVENT_DISABLE_TIMING = 2
 };
 
 typedef struct gpu_launch_config { /* CUlaunchConfig */
@@ -68,9 +70,17 @@ typedef struct gpu_driver {
     gpu_result (*stream_synchronize)(gpu_stream stream);
     gpu_result (*memory_alloc)(gpu_address *address, size_t size);
     gpu_result (*memory_free)(gpu_address address);
+    gpu_result (*host_alloc)(void **memory, size_t size, unsigned flags); /* page-locked: copies do not
+                                                                             wait */
+    gpu_result (*host_free)(void *memory);
     gpu_result (*copy_to_device)(gpu_address to, const void *from, size_t size, gpu_stream stream);
     gpu_result (*copy_to_host)(void *to, gpu_address from, size_t size, gpu_stream stream);
+    gpu_result (*copy_on_device)(gpu_address to, gpu_address from, size_t size, gpu_stream stream);
     gpu_result (*memory_set)(gpu_address to, unsigned char value, size_t size, gpu_stream stream);
+    gpu_result (*event_create)(gpu_event *event, unsigned flags);
+    gpu_result (*event_record)(gpu_event event, gpu_stream stream);
+    gpu_result (*event_synchronize)(gpu_event event);
+    gpu_result (*event_destroy)(gpu_event event);
     gpu_result (*library_load)(gpu_library *library, const void *image, void *jit_options, void **jit_values,
                                unsigned jit_count, void *options, void **values, unsigned count);
     gpu_result (*library_unload)(gpu_library library);

@@ -174,9 +174,7 @@ static void no_driver(void **state) {
 }
 
 static const gpu_driver *begin(uint32_t major, uint32_t minor) {
-    static char ptx[512];
-    (void)snprintf(ptx, sizeof ptx, "%s/plugins/kivi/gpu/kivi", KVANT_TEST_BUILD_DIR);
-    return gpu_fake_begin(&(gpu_fake){.major = major, .minor = minor, .ptx = ptx});
+    return gpu_fake_begin(&(gpu_fake){.major = major, .minor = minor});
 }
 
 static void no_such_device(void **state) {
@@ -200,11 +198,22 @@ static void stream_context(void **state) {
     gpu_device device;
     (void)state;
     fresh_diag();
-    assert_int_equal(gpu_device_of_stream(driver, NULL, &device, &diag), KVANT_OK);
+    gpu_context context = NULL, popped = NULL;
+    gpu_stream stream = NULL;
+    assert_int_equal(driver->primary_retain(&context, 0), GPU_SUCCESS);
+    assert_int_equal(driver->context_push(context), GPU_SUCCESS);
+    assert_int_equal(driver->stream_create(&stream, 1), GPU_SUCCESS);
+    assert_int_equal(driver->context_pop(&popped), GPU_SUCCESS);
+    assert_int_equal(gpu_device_of_stream(driver, stream, &device, &diag), KVANT_OK);
     assert_int_equal(device.major, 9);
-    assert_int_equal(gpu_fake_device.retained, 0);
+    assert_int_equal(gpu_fake_device.retained, 1);
     assert_int_equal(gpu_fake_device.contexts, 0);
     gpu_device_close(&device);
+    assert_int_equal(gpu_fake_device.retained, 1);
+    assert_int_equal(driver->context_push(context), GPU_SUCCESS);
+    assert_int_equal(driver->stream_destroy(stream), GPU_SUCCESS);
+    assert_int_equal(driver->context_pop(&popped), GPU_SUCCESS);
+    assert_int_equal(driver->primary_release(0), GPU_SUCCESS);
     gpu_fake_end();
 }
 

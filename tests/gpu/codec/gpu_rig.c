@@ -21,7 +21,6 @@ static void check(kvant_status status, const kvant_diag *diag, const char *what)
 /* ---- Device -------------------------------------------------------------------------------------------- */
 
 void gpu_rig_begin(gpu_rig *rig, const char *plugin, uint32_t architecture) {
-    static char ptx[512];
     kvant_diag diag = {.struct_size = sizeof diag};
     const kvant_plugin *found = NULL;
     const char *where = getenv("KVANT_GPU");
@@ -38,10 +37,8 @@ void gpu_rig_begin(gpu_rig *rig, const char *plugin, uint32_t architecture) {
     if (rig->is_real) {
         OK(gpu_driver_find(&rig->driver, &diag));
     } else {
-        (void)snprintf(ptx, sizeof ptx, "%s/plugins/%s/gpu/%s", KVANT_TEST_BUILD_DIR, plugin, plugin);
         rig->driver = gpu_fake_begin(&(gpu_fake){.major = architecture / 10,
                                                  .minor = architecture % 10,
-                                                 .ptx = ptx,
                                                  .checks = PTX_CHECK_ALL & ~PTX_CHECK_COUNT,
                                                  .seed = architecture});
     }
