@@ -1,6 +1,6 @@
-# Device code of plugins. KVANT_CUDA = AUTO builds it where nvcc is, ON insists, OFF leaves it out. nvcc compiles kernels
-# alone, so CUDA is no language of the project and nothing of the CUDA run-time is linked. It is looked for where the
-# toolkit installs it too, which is not in PATH.
+# Device code of plugins and of the core. KVANT_CUDA = AUTO builds it where nvcc is, ON insists, OFF leaves it out. nvcc
+# compiles kernels alone, so CUDA is no language of the project and nothing of the CUDA run-time is linked. It is looked
+# for where the toolkit installs it too, which is not in PATH.
 include_guard(GLOBAL)
 
 if(NOT DEFINED KVANT_CUDA)
@@ -9,6 +9,7 @@ endif()
 set_property(CACHE KVANT_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 set(KVANT_CUDA_ARCHITECTURES "80;90;100;120" CACHE STRING "Compute capabilities that plugins carry cubins for")
+set(KVANT_CUDA_IMAGES "" CACHE PATH "Another build of these sources, whose images are taken instead of compiling them again")
 set(KVANT_CUDA_MODULE_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 set(KVANT_HAVE_NVCC OFF)
@@ -26,6 +27,10 @@ else()
   message(STATUS "GPU code: not built, KVANT_CUDA=OFF")
 endif()
 
+function(kvant_cuda_copy from to)
+  add_custom_command(OUTPUT ${to} COMMAND ${CMAKE_COMMAND} -E copy ${from} ${to} DEPENDS ${from} VERBATIM)
+endfunction()
+
 # kvant_cuda_images(<target> <name> <file.cu>)
 #
 # Compiles <file.cu> to the two images of kvant.gpu/1 and links them into <target>, between these symbols:
@@ -36,8 +41,13 @@ endif()
 # and defines KVANT_HAVE_GPU=1 and KVANT_GPU_ARCHITECTURES (80, 90, ...) for its sources. PTX of every architecture is
 # left beside them as gpu/<name>.compute_<architecture>.ptx, for tests; the property KVANT_GPU_PTX of <target> lists it.
 # Registers that spill, and local memory, are errors.
+#
+# Where <target> is an object library, whoever links its objects links the images too: the property KVANT_GPU_OBJECT of
+# <target> names the object file.
 function(kvant_cuda_images target name file)
   set(dir ${CMAKE_CURRENT_BINARY_DIR}/gpu)
+  file(RELATIVE_PATH inside ${CMAKE_BINARY_DIR} ${dir})
+  set(made ${KVANT_CUDA_IMAGES}/${inside})
   file(MAKE_DIRECTORY ${dir})
   cmake_path(ABSOLUTE_PATH file)
   # No contraction here either: what promises the same bytes rounds every operation, and says so by intrinsics too.
@@ -52,16 +62,25 @@ function(kvant_cuda_images target name file)
     list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
     set(text ${dir}/${name}.compute_${architecture}.ptx)
     list(APPEND ptx ${text})
+    if(KVANT_CUDA_IMAGES)
+      kvant_cuda_copy(${made}/${name}.compute_${architecture}.ptx ${text})
+      continue()
+    endif()
     add_custom_command(OUTPUT ${text}
       COMMAND ${KVANT_NVCC} -ptx -arch=compute_${architecture} ${flags} "${includes}" -MD -MF ${text}.d -o ${text} ${file}
       DEPENDS ${file} DEPFILE ${text}.d COMMAND_EXPAND_LISTS VERBATIM
       COMMENT "PTX of ${name}, compute_${architecture}")
   endforeach()
   set(fatbin ${dir}/${name}.fatbin)
-  add_custom_command(OUTPUT ${fatbin}
-    COMMAND ${KVANT_NVCC} -fatbin --compress-mode=size ${targets} ${flags} "${includes}" -MD -MF ${fatbin}.d -o ${fatbin} ${file}
-    DEPENDS ${file} DEPFILE ${fatbin}.d COMMAND_EXPAND_LISTS VERBATIM
-    COMMENT "Cubins of ${name}")
+  if(KVANT_CUDA_IMAGES)
+    kvant_cuda_copy(${made}/${name}.fatbin ${fatbin})
+  else()
+    add_custom_command(OUTPUT ${fatbin}
+      COMMAND ${KVANT_NVCC} -fatbin --threads 2 --compress-mode=size ${targets} ${flags} "${includes}" -MD -MF ${fatbin}.d
+        -o ${fatbin} ${file}
+      DEPENDS ${file} DEPFILE ${fatbin}.d COMMAND_EXPAND_LISTS VERBATIM
+      COMMENT "Cubins of ${name}")
+  endif()
 
   list(GET ptx 0 first_ptx)
   set(packed ${dir}/${name}.ptx.zst)
@@ -87,10 +106,15 @@ function(kvant_cuda_images target name file)
   add_custom_command(OUTPUT ${object}
     COMMAND ${CMAKE_C_COMPILER} ${CMAKE_C_COMPILER_ARG1} -c -o ${object} ${source}
     DEPENDS ${source} ${fatbin} ${packed} VERBATIM)
-  add_custom_target(${target}_ptx DEPENDS ${ptx})
+  add_custom_target(${target}_ptx DEPENDS ${ptx} ${object})
   add_dependencies(${target} ${target}_ptx)
-  target_sources(${target} PRIVATE ${object})
-  set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "OBJECT_LIBRARY")
+    set_property(TARGET ${target} PROPERTY KVANT_GPU_OBJECT ${object})
+  else()
+    target_sources(${target} PRIVATE ${object})
+    set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  endif()
   list(JOIN KVANT_CUDA_ARCHITECTURES ", " architectures)
   target_compile_definitions(${target} PRIVATE KVANT_HAVE_GPU=1 "KVANT_GPU_ARCHITECTURES=${architectures}")
   set_property(TARGET ${target} PROPERTY KVANT_GPU_PTX "${ptx}")

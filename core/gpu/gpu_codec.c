@@ -5,8 +5,6 @@
 
 #include <stdlib.h>
 
-enum { SHARED_UNASKED = 48 << 10 }; /* dynamic shared memory that needs no attribute */
-
 /* ---- Modules ------------------------------------------------------------------------------------------- */
 
 /* What a refused image means, for a person who cannot see the driver. */
@@ -60,39 +58,10 @@ void gpu_module_unload(gpu_module *module) {
 
 /* ---- Codecs -------------------------------------------------------------------------------------------- */
 
-/* The context is entered. */
 static kvant_status make_resident(gpu_codec *codec, uint32_t index, kvant_diag *diag) {
-    const gpu_device *device = codec->module->device;
-    const gpu_driver *d = device->driver;
     const kvant_gpu_kernel *k = &codec->plan.kernels[index];
-    gpu_kernel kernel = NULL;
-    int blocks = 0;
-    gpu_result result = d->library_kernel(&kernel, codec->module->library, k->name);
-    if (result == GPU_ERROR_NOT_FOUND)
-        return kvant_fail(diag, KVANT_ERROR_PLUGIN_BROKEN, "", "the image has no kernel %s", k->name);
-    if (k->shared_bytes > device->shared_most)
-        return kvant_fail(diag, KVANT_ERROR_UNSUPPORTED, "",
-                          "kernel %s needs %u bytes of shared memory, and a block of %s has %u", k->name,
-                          k->shared_bytes, device->name, device->shared_most);
-    kvant_status status = gpu_check(d, result, "cuLibraryGetKernel", diag);
-    if (status == KVANT_OK)
-        status =
-            gpu_check(d, d->kernel_function(&codec->functions[index], kernel), "cuKernelGetFunction", diag);
-    if (status == KVANT_OK && k->shared_bytes > SHARED_UNASKED)
-        status = gpu_check(d,
-                           d->function_set_attribute(codec->functions[index],
-                                                     GPU_FUNCTION_ATTRIBUTE_MAX_DYNAMIC_SHARED,
-                                                     (int)k->shared_bytes),
-                           "cuFuncSetAttribute", diag);
-    if (status == KVANT_OK)
-        status =
-            gpu_check(d, d->occupancy(&blocks, codec->functions[index], (int)k->threads, k->shared_bytes),
-                      "cuOccupancyMaxActiveBlocksPerMultiprocessor", diag);
-    if (status == KVANT_OK && blocks < 1)
-        status = kvant_fail(diag, KVANT_ERROR_UNSUPPORTED, "", "kernel %s does not fit onto %s", k->name,
-                            device->name);
-    if (status == KVANT_OK) codec->resident[index] = (uint32_t)blocks * device->multiprocessors;
-    return status;
+    return gpu_launchable_open(codec->module, k->name, k->threads, k->shared_bytes, &codec->kernels[index],
+                               diag);
 }
 
 static kvant_status upload(gpu_codec *codec, const void *state, gpu_stream stream, kvant_diag *diag) {
@@ -167,10 +136,9 @@ bool gpu_codec_offers(const gpu_codec *codec, uint32_t call) {
 
 /* ---- Launches ------------------------------------------------------------------------------------------ */
 
-/* As many blocks as have work, and no more than run at once: a function of the batch's limit alone. */
+/* A function of the batch's limit alone. */
 static uint32_t grid_of(const gpu_codec *codec, uint32_t index, uint32_t jobs) {
-    uint64_t units = codec->plan.kernels[index].units * jobs;
-    return (uint32_t)(units < codec->resident[index] ? units : codec->resident[index]);
+    return gpu_launchable_grid(&codec->kernels[index], codec->plan.kernels[index].units * jobs);
 }
 
 /* Where the blocks' scratch begins: behind that of the jobs, which the kernels of a call share. */
@@ -206,25 +174,14 @@ kvant_status gpu_codec_launch(const gpu_codec *codec, uint32_t call, const gpu_b
     for (uint32_t i = 0; i < codec->plan.kernel_count && status == KVANT_OK; i++) {
         const kvant_gpu_kernel *k = &codec->plan.kernels[i];
         if (k->call != call) continue;
-        if (k->units * batch->jobs_most >> 31 != 0) {
-            status = kvant_fail(diag, KVANT_ERROR_UNSUPPORTED, "",
-                                "%u jobs are too many for one launch of %s", batch->jobs_most, k->name);
-            break;
-        }
-        kvant_gpu_call arguments = {.state = codec->state,
-                                    .jobs = batch->jobs,
-                                    .job_count = batch->job_count,
-                                    .block_scratch = batch->scratch + shared,
-                                    .job_scratch = batch->scratch,
-                                    .layer = batch->layer};
-        void *pointers[] = {&arguments};
-        const gpu_launch_config config = {.grid = {grid_of(codec, i, batch->jobs_most), 1, 1},
-                                          .block = {k->threads, 1, 1},
-                                          .shared_bytes = k->shared_bytes,
-                                          .stream = stream};
-        char what[96];
-        (void)snprintf(what, sizeof what, "launch of %s", k->name);
-        status = gpu_check(d, d->launch(&config, codec->functions[i], pointers, NULL), what, diag);
+        const kvant_gpu_call arguments = {.state = codec->state,
+                                          .jobs = batch->jobs,
+                                          .job_count = batch->job_count,
+                                          .block_scratch = batch->scratch + shared,
+                                          .job_scratch = batch->scratch,
+                                          .layer = batch->layer};
+        status = gpu_launchable_launch(codec->module, &codec->kernels[i], k->units * batch->jobs_most,
+                                       &arguments, stream, diag);
     }
     gpu_device_leave(codec->module->device);
     return status;

@@ -6,6 +6,7 @@
 
 #include "gpu/gpu_driver.h"
 #include "gpu/gpu_image.h"
+#include "gpu/gpu_launch.h"
 
 /* ---- Device -------------------------------------------------------------------------------------------- */
 
@@ -50,8 +51,7 @@ void gpu_module_unload(gpu_module *module);
 typedef struct gpu_codec {
     const gpu_module *module;
     kvant_gpu_plan plan;
-    gpu_function functions[KVANT_GPU_KERNELS];
-    uint32_t resident[KVANT_GPU_KERNELS]; /* blocks that the device holds at once */
+    gpu_launchable kernels[KVANT_GPU_KERNELS]; /* of plan.kernels */
     gpu_address state;
 } gpu_codec;
 

@@ -9,8 +9,10 @@
  *     upload   the state as kernels read it                                                     once
  *
  * Bytes      encode writes the bytes that the CPU writes, decode gives the floats that the CPU gives: "same
- *            bytes" of plugin.h holds for kernels too. Attention: within layout.attend_tolerance; the same
- *            bits for the same arguments on one device.
+ *            bytes" of plugin.h holds for kernels too. Attention: within
+ *            layout.attend_tolerance, as plugin.h has it, and 2^-18 more of the same sums: additions in
+ *            another order, folded queries and weights, the device's exp. The same bits for the same
+ *            arguments on one device.
  * Launch     A kernel has one parameter, a struct of device addresses, by value. Its grid has one dimension
  *            and any size: blocks share the units of work among themselves (`for (u = blockIdx.x; u < jobs *
  *            units; u += gridDim.x)`), and no result depends on the grid. All that changes from step to step
@@ -21,8 +23,8 @@
  *            besides what the host gave them, or wait for another block. They read only what a job names,
  *            and write only the extent, rows, status words and scratch that it names. On arbitrary bytes of
  *            an extent they end and stay within these bounds.
- * Addresses  Device addresses are uint64_t. State, scratch, job arrays and what `partial`, `logits` and
- *            `accumulators` name are aligned to 256 bytes, extents to layout.alignment, rows to nothing.
+ * Addresses  Device addresses are uint64_t. State, scratch and job arrays are aligned to 256 bytes, what
+ *            `partial`, `logits` and `accumulators` name to 16, extents to layout.alignment, rows to nothing.
  * Order      Kernels of one call run in the order of the plan's array, in one stream.
  *
  * Structs that kernels read are frozen, as is kvant_gpu_kernel.
@@ -236,14 +238,19 @@ typedef struct kvant_gpu_item {
     uint64_t runs;               /* attend: kvant_gpu_run [run_count] */
     uint64_t first_turns;        /* as in kvant_score_args, floats [reference_count, pairs, 2]; 0 = none */
     uint64_t logits;             /* score writes, mix reads (weights): float [rows, logit_stride], token t of
-                                    reference r at r * block_tokens + t */
-    uint64_t accumulators;       /* mix adds to, attend writes, finish reads: float [rows,
-                                    accumulator_stride], weights times coded values in the codec's space. 0
-                                    without a finish kernel: that space is the model's, and attend adds
-                                    coded values to `partial` */
-    uint64_t partial;            /* attend writes: float [rows, partial_stride]: largest logit, sum of
-                                    exp(logit - largest), weights times values. Partials of a row are merged
-                                    in the order of its items. No token seen: -infinity, 0, zeros */
+                                    reference r at r * block_tokens + t. Score may leave out tokens that no
+                                    row sees: the host's softmax gives what a row does not see weight 0
+                                    without a look at it */
+    uint64_t accumulators;       /* mix and attend write, finish reads: float [rows, accumulator_stride],
+                                    weights times coded values in the codec's space, layout.mix_width a row.
+                                    0 without a finish kernel: attend and mix then write coded values to
+                                    `partial` */
+    uint64_t partial;            /* float [rows, partial_stride]: largest logit, sum of exp(logit - largest),
+                                    weights times values. Partials of a row are merged in the order of its
+                                    items. No token seen: -infinity, 0, zeros. attend writes all of it. Where
+                                    score and mix run instead, the host's softmax writes the first two, and
+                                    zeros behind them if there are accumulators; mix writes the rest if there
+                                    are none. Nobody adds: neither array need be zero before */
     uint64_t query_position;     /* of the first position */
     uint64_t logit_stride;       /* floats */
     uint64_t accumulator_stride; /* floats, a multiple of 16; at least layout.mix_width */
