@@ -1,5 +1,5 @@
 /* kivi on a GPU: encode and decode, the bytes and floats of kivi_reference.c, and attention on the codes
- * (kvant/kit/attend.cuh with kivi_codes.cuh).
+ * (kvant/kit/attend_codes.cuh, attend.cuh with kivi_codes.cuh).
  *
  * Encoding takes two looks at the rows of a unit of work, the second one out of the caches: the first finds
  * scales and minima, which then lie in the extent and in shared memory; in the second each thread makes whole
@@ -11,8 +11,10 @@
  *                    decode          head, 64 tokens
  */
 #include "kivi_codes.cuh"
+#include "kivi_split.cuh"
 
-#include <kvant/kit/attend.cuh>
+#include <kvant/kit/attend_codes.cuh>
+#include <kvant/kit/split.cuh>
 #include <kvant/kit/sum.cuh>
 #include <kvant/plugin_gpu.h>
 
@@ -406,4 +408,20 @@ KERNEL kivi_decode_values(const __grid_constant__ kvant_gpu_call call) {
 extern "C" __global__ void __launch_bounds__(KVANT_ATTEND_THREADS, 2)
     kivi_attend(const __grid_constant__ kvant_gpu_call call) {
     kvant_attend_items<kivi_codes>(call);
+}
+extern "C" __global__ void __launch_bounds__(KVANT_ATTEND_THREADS, 3)
+    kivi_attend_codes_128(const __grid_constant__ kvant_gpu_call call) {
+    kvant_attend_codes<kivi_codes, 128>(call);
+}
+extern "C" __global__ void __launch_bounds__(KVANT_ATTEND_THREADS, 2)
+    kivi_attend_codes_256(const __grid_constant__ kvant_gpu_call call) {
+    kvant_attend_codes<kivi_codes, 256>(call);
+}
+extern "C" __global__ void __launch_bounds__(KVANT_SPLIT_THREADS, 4)
+    kivi_score(const __grid_constant__ kvant_gpu_call call) {
+    kvant_score_items<kivi_split_codes>(call);
+}
+extern "C" __global__ void __launch_bounds__(KVANT_SPLIT_THREADS, 3)
+    kivi_mix(const __grid_constant__ kvant_gpu_call call) {
+    kvant_mix_items<kivi_split_codes>(call);
 }

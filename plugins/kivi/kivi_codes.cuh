@@ -4,6 +4,7 @@
 
 #include "kivi_group.cuh"
 
+#include <kvant/kit/attend_codes.cuh>
 #include <kvant/kit/planar.cuh>
 
 /* Sets of planes of a code: one, or for 3 bits the low two bits and then the third. */
@@ -12,6 +13,12 @@ __device__ __forceinline__ uint32_t set_count(uint32_t bits) {
 }
 __device__ __forceinline__ uint32_t set_bits(uint32_t bits, uint32_t set) {
     return bits != 3 ? bits : 2 - set;
+}
+
+/* A scale or a minimum; they lie on boundaries of their own. */
+__device__ __forceinline__ float load_number(const kivi_gpu_state &s, uint64_t at) {
+    if (s.meta == KVANT_DTYPE_F32) return *kvant_global<const float>(at);
+    return kvant_half_to_f32(s.meta, *kvant_global<const uint16_t>(at));
 }
 
 __device__ __forceinline__ void load_plane(const kivi_gpu_state &s, uint64_t plane, uint64_t index,
@@ -79,15 +86,15 @@ __device__ __forceinline__ void value_octet(const kivi_gpu_state &s, uint64_t he
                 group += k == 0 ? 0 : 1;
                 next = (group + 1) * s.group;
                 uint64_t at = head + ((uint64_t)group * s.plane_row + token) * s.meta_bytes;
-                scale = kvant_load_element(s.meta, at + s.scale_offset);
-                min = kvant_load_element(s.meta, at + s.min_offset);
+                scale = load_number(s, at + s.scale_offset);
+                min = load_number(s, at + s.min_offset);
             }
             x[k] = kivi_value(levels, largest, scale, min, codes[k] >> 8 * j & 0xffu);
         }
     }
 }
 
-/* For kit/attend.cuh. */
+/* For kit/attend.cuh and kit/attend_codes.cuh. */
 struct kivi_codes {
     const kivi_gpu_state *s;
     uint32_t tokens, heads, head_dim, dtype;
@@ -112,6 +119,55 @@ struct kivi_codes {
         for (uint32_t j = 0; j < 4; j++) {
             if (token + j < tokens) value_octet(*s, base, token + j, octet * 8, codes, j, x[j]);
         }
+    }
+    /* One number, where the rows of an octet are not what is wanted. */
+    __device__ __forceinline__ float key_number(uint64_t extent, uint32_t head, uint32_t token,
+                                                uint32_t channel) const {
+        uint64_t base = extent + head * s->head_bytes;
+        return number(base, base, tokens, head_dim, token, channel,
+                      (uint64_t)(token / s->group) * s->plane_row + channel);
+    }
+    __device__ __forceinline__ float value_number(uint64_t extent, uint32_t head, uint32_t token,
+                                                  uint32_t channel) const {
+        uint64_t base = extent + head * s->head_bytes;
+        uint32_t matrix = token / KIVI_GPU_TOKENS, first = matrix * KIVI_GPU_TOKENS;
+        return number(base, base + matrix * s->matrix_bytes, head_dim,
+                      min(tokens - first, (uint32_t)KIVI_GPU_TOKENS), channel, token - first,
+                      (uint64_t)(channel / s->group) * s->plane_row + token);
+    }
+    __device__ __forceinline__ float number(uint64_t head, uint64_t matrix, uint32_t free_count,
+                                            uint32_t summed_count, uint32_t f, uint32_t c,
+                                            uint64_t index) const {
+        uint32_t code = 0;
+#pragma unroll 1
+        for (uint32_t set = 0; set < set_count(s->bits); set++) {
+            uint32_t bits = set_bits(s->bits, set), words = kvant_planar_words(summed_count, bits);
+            uint64_t at = matrix + kvant_planar_at(words, f, kvant_planar_word(words, bits, c / 4)) + c % 4;
+            code |= (*kvant_global<const uint8_t>(at) >> bits * kvant_planar_plane(words, bits, c / 4) &
+                     ((1u << bits) - 1))
+                    << 2 * set;
+            matrix += kvant_planar_bytes(free_count, summed_count, bits);
+        }
+        uint64_t at = head + index * s->meta_bytes;
+        return kivi_value((float)s->levels, kvant_largest(dtype), load_number(*s, at + s->scale_offset),
+                          load_number(*s, at + s->min_offset), code);
+    }
+    __device__ __forceinline__ kvant_affine affine() const {
+        kvant_affine a;
+        a.shape.tokens = tokens;
+        a.shape.head_dim = head_dim;
+        a.shape.bits = s->bits;
+        a.shape.group = s->group;
+        a.shape.meta_bytes = s->meta_bytes;
+        a.meta = s->meta;
+        a.plane_stride = s->plane_row * s->meta_bytes;
+        a.head_bytes = s->head_bytes;
+        a.matrix_bytes = s->matrix_bytes;
+        a.scale_offset = s->scale_offset;
+        a.min_offset = s->min_offset;
+        a.levels = (float)s->levels;
+        a.largest = kvant_largest(dtype);
+        return a;
     }
 };
 

@@ -2,31 +2,14 @@
 #include "kivi_gpu.h"
 #include "kivi.h"
 
+#include <kvant/kit/attend_shape.h>
 #include <kvant/kit/diag.h>
+#include <kvant/kit/gpu_images.h>
+#include <kvant/kit/split.h>
 
 #include <string.h>
 
-extern const unsigned char kvant_kivi_fatbin[], kvant_kivi_fatbin_end[];
-extern const unsigned char kvant_kivi_ptx[], kvant_kivi_ptx_end[];
-
-static const uint32_t architectures[] = {KVANT_GPU_ARCHITECTURES};
-
-static const kvant_gpu_image images[] = {
-    {.struct_size = sizeof(kvant_gpu_image),
-     .kind = KVANT_IMAGE_FATBIN,
-     .packing = KVANT_PACKING_NONE,
-     .architecture_count = sizeof architectures / sizeof architectures[0],
-     .architectures = architectures,
-     .bytes = kvant_kivi_fatbin,
-     .bytes_end = kvant_kivi_fatbin_end},
-    {.struct_size = sizeof(kvant_gpu_image),
-     .kind = KVANT_IMAGE_PTX,
-     .packing = KVANT_PACKING_ZSTD,
-     .architecture_count = 1,
-     .architectures = architectures,
-     .bytes = kvant_kivi_ptx,
-     .bytes_end = kvant_kivi_ptx_end},
-};
+KVANT_GPU_IMAGES(kivi);
 
 static uint32_t tiles_of(const kivi_block *block) {
     return (block->groups + KIVI_GPU_GROUPS - 1) / KIVI_GPU_GROUPS;
@@ -68,23 +51,47 @@ static kvant_status plan(const kvant_setup *setup, const kvant_layout *layout, k
                                       KIVI_GPU_GROUPS * KIVI_GPU_TOKENS * fit_bytes);
         plan_out->kernels[1] = kernel("kivi_decode_values", "", KVANT_GPU_DECODE, decode_units, 0);
     }
+    if (block.head_dim <= KVANT_SPLIT_DIM_MOST)
+        plan_out->kernels[plan_out->kernel_count++] =
+            key ? kvant_split_kernel("kivi_score", KVANT_GPU_SCORE, block.head_dim)
+                : kvant_split_kernel("kivi_mix", KVANT_GPU_MIX, block.head_dim);
     return KVANT_OK;
 }
 
-/* kit/attend.cuh: queries of eight rows in shared memory, sums of 1024 channels in registers. Any two widths
- * and groups go together. */
+static kvant_attend_side side_of(const kivi_block *block) {
+    return (kvant_attend_side){.tokens = block->tokens,
+                               .head_dim = block->head_dim,
+                               .bits = block->bits,
+                               .group = block->group,
+                               .meta_bytes = block->meta_bytes};
+}
+
+/* Tensor cores (kit/attend_codes.cuh) where shapes allow; elsewhere kit/attend.cuh: queries of eight rows in
+ * shared memory, sums of 1024 channels in registers. Any two widths and groups go together. */
 static kvant_status pair(const kvant_setup *key, const kvant_setup *value, kvant_gpu_kernel *kernel_out,
                          kvant_diag *diag) {
     enum { DIM_MOST = 1024, ROWS = 8 };
-    kivi_block block;
-    kvant_status status = kivi_block_of(key, &block, diag);
-    if (status == KVANT_OK) status = kivi_block_of(value, &block, diag);
+    kivi_block keys, values;
+    kvant_status status = kivi_block_of(key, &keys, diag);
+    if (status == KVANT_OK) status = kivi_block_of(value, &values, diag);
     if (status != KVANT_OK) return status;
     if (key->head_dim > DIM_MOST || value->head_dim > DIM_MOST)
         return kvant_fail(diag, KVANT_ERROR_UNSUPPORTED, "", "attention on codes takes head_dim up to %d",
                           DIM_MOST);
-    *kernel_out =
-        kernel("kivi_attend", "", KVANT_GPU_ATTEND, 1, ROWS * key->head_dim * (uint32_t)sizeof(float));
+    const kvant_attend_side key_side = side_of(&keys), value_side = side_of(&values);
+    switch (kvant_attend_codes_class(&key_side, &value_side)) {
+    case 128:
+        *kernel_out = kernel("kivi_attend_codes", "_128", KVANT_GPU_ATTEND, 1,
+                             kvant_attend_codes_bytes(&key_side, &value_side));
+        break;
+    case 256:
+        *kernel_out = kernel("kivi_attend_codes", "_256", KVANT_GPU_ATTEND, 1,
+                             kvant_attend_codes_bytes(&key_side, &value_side));
+        break;
+    default:
+        *kernel_out =
+            kernel("kivi_attend", "", KVANT_GPU_ATTEND, 1, ROWS * key->head_dim * (uint32_t)sizeof(float));
+    }
     return KVANT_OK;
 }
 
@@ -113,8 +120,8 @@ static kvant_status upload(const void *memory, const kvant_gpu_plan *plan_in, vo
 }
 
 const kvant_gpu kivi_gpu = {.struct_size = sizeof(kvant_gpu),
-                            .image_count = sizeof images / sizeof images[0],
-                            .images = images,
+                            .image_count = KVANT_GPU_IMAGE_COUNT,
+                            .images = kvant_gpu_images,
                             .plan = plan,
                             .upload = upload,
                             .pair = pair};

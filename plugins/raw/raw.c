@@ -3,7 +3,7 @@
  * What other codecs are measured against, and what a layer or a side gets that is not to be quantized. It is
  * also the example of a plugin's parts: this file has what a host sees (parameters, descriptor, plan, open
  * and the table of calls), raw_block.h the byte map, raw_reference.c the scalar code that defines the bytes,
- * raw_cpu.c the fast code, raw_inspect.c a look at an extent.
+ * raw_cpu.c the fast code, raw_inspect.c a look at an extent, raw_gpu.c and raw.cu the kernels of a GPU.
  */
 #include "raw.h"
 
@@ -75,7 +75,7 @@ static const raw_code *code_for(uint32_t isa) {
 
 /* The host has checked the parameters against the schema, and dtype, side and head_dim against the
  * descriptor. */
-static kvant_status block_of(const kvant_setup *setup, raw_block *block, kvant_diag *diag) {
+kvant_status raw_block_of(const kvant_setup *setup, raw_block *block, kvant_diag *diag) {
     static const uint32_t dtypes[] = {KVANT_DTYPE_NONE, KVANT_DTYPE_F32, KVANT_DTYPE_F16, KVANT_DTYPE_BF16};
     int64_t choice = setup->values[PARAM_FORMAT].integer;
     uint32_t format = choice == 0 ? setup->dtype : dtypes[choice];
@@ -98,7 +98,7 @@ static bool holds(uint32_t format, uint32_t dtype) {
 static kvant_status plan(const kvant_setup *setup, kvant_layout *layout, kvant_diag *diag) {
     raw_block block;
     layout->block_multiple = 1;
-    kvant_status status = block_of(setup, &block, diag);
+    kvant_status status = raw_block_of(setup, &block, diag);
     if (status != KVANT_OK) return status;
     const raw_code *code = code_for(setup->isa);
     layout->flags = holds(block.format, block.input) ? KVANT_LAYOUT_LOSSLESS : 0;
@@ -117,7 +117,7 @@ static kvant_status open_codec(const kvant_setup *setup, const kvant_layout *lay
     (void)layout;
     raw_state *state = memory;
     state->code = code_for(setup->isa);
-    return block_of(setup, &state->block, diag);
+    return raw_block_of(setup, &state->block, diag);
 }
 
 static void close_codec(void *memory) {
@@ -140,6 +140,9 @@ static kvant_status decode(const void *memory, const kvant_decode_args *args) {
 }
 
 static const void *extension(const char *id) {
+#ifdef KVANT_HAVE_GPU
+    if (strcmp(id, KVANT_EXT_GPU) == 0) return &raw_gpu;
+#endif
     return strcmp(id, KVANT_EXT_INSPECT) == 0 ? &raw_inspect : NULL;
 }
 

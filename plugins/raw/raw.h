@@ -20,9 +20,13 @@ typedef struct raw_state {
     const raw_code *code;
 } raw_state;
 
+/* The byte map of an extent for this setup; GEOMETRY if there is none. */
+kvant_status raw_block_of(const kvant_setup *setup, raw_block *block, kvant_diag *diag);
+
 extern const raw_code raw_code_reference;
 extern const raw_code raw_code_v2, raw_code_v3, raw_code_v4, raw_code_neon; /* those that were built */
 
 extern const kvant_inspect raw_inspect;
+extern const kvant_gpu raw_gpu; /* where GPU code is built */
 
 #endif
