@@ -158,6 +158,14 @@ const void *kvant_codec_state(const kvant_codec *codec) {
     return codec != NULL ? codec->state : NULL;
 }
 
+const kvant_plan_entry *kvant_codec_entry(const kvant_codec *codec) {
+    return codec->entry;
+}
+
+const kvant_plan *kvant_codec_plan(const kvant_codec *codec) {
+    return codec->plan;
+}
+
 const float *kvant_codec_center(const kvant_codec *codec) {
     return codec != NULL ? codec->entry->center : NULL;
 }
@@ -237,9 +245,8 @@ static kvant_row_scratch row_scratch(const kvant_codec *codec, void *scratch) {
                                .base = part(scratch, codec->base_at)};
 }
 
-/* How many first tokens of a block are sinks. They stay raw, so that the first row after them stands in for
- * each of them, with its class: their own would widen the block's statistics for nothing. */
-static uint32_t sinks_of(const kvant_codec *codec, uint64_t first_position) {
+/* Their own rows would widen the block's statistics for nothing. */
+uint32_t kvant_codec_sinks(const kvant_codec *codec, uint64_t first_position) {
     uint32_t sinks = codec->plan->sinks; /* below block_tokens */
     return first_position < sinks ? sinks - (uint32_t)first_position : 0;
 }
@@ -275,7 +282,7 @@ static kvant_view change_rows(const kvant_codec *codec, const kvant_view *rows, 
 static kvant_status encode_rows(const kvant_codec *codec, const kvant_view *rows, uint64_t first_position,
                                 const uint8_t *tags, void *extent, void *scratch, kvant_encode_report *all,
                                 kvant_diag *diag) {
-    uint32_t sinks = sinks_of(codec, first_position);
+    uint32_t sinks = kvant_codec_sinks(codec, first_position);
     kvant_view copy;
     kvant_place place;
     bool bad = kvant_find_not_finite(rows, &place);

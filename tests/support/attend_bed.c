@@ -48,8 +48,20 @@ static bed_wish complete(const bed_wish *wish) {
     return w;
 }
 
+/* "plugin a=1 b=2" becomes a section of that name, which `layer` then names; a mere name stays. */
+static void put_codec(const char *wish, const char *name, char sections[512], char layer[64]) {
+    const char *space = strchr(wish, ' ');
+    size_t used = strlen(sections);
+    (void)snprintf(layer, 64, "%s", space != NULL ? name : wish);
+    if (space == NULL) return;
+    (void)snprintf(sections + used, 512 - used, "[codec %s]\nplugin=%.*s%s\n", name, (int)(space - wish),
+                   wish, space);
+    for (char *at = sections + used + strlen("[codec ") + strlen(name) + 2; *at != '\0'; at++)
+        if (*at == ' ' && at[1] >= 'a' && at[1] <= 'z') *at = '\n';
+}
+
 static kvant_status resolve(const bed_wish *w, kvant_plan **plan, kvant_diag *diag) {
-    char text[1024];
+    char text[2048], sections[512] = "", key[64], value[64];
     kvant_pipeline *pipeline = NULL;
     kvant_layer_geometry layer = {.struct_size = sizeof layer,
                                   .kv_heads = w->kv_heads,
@@ -65,8 +77,10 @@ static kvant_status resolve(const bed_wish *w, kvant_plan **plan, kvant_diag *di
                                .dtype = w->dtype,
                                .keys = w->keys,
                                .layers = &layer};
-    (void)snprintf(text, sizeof text, "[pipeline]\nblock_tokens = %u\n%s\n[layers]\nkey = %s\nvalue = %s\n",
-                   w->block_tokens, w->head, w->key, w->value);
+    put_codec(w->key, "of_keys", sections, key);
+    put_codec(w->value, "of_values", sections, value);
+    (void)snprintf(text, sizeof text, "[pipeline]\nblock_tokens = %u\n%s\n%s[layers]\nkey = %s\nvalue = %s\n",
+                   w->block_tokens, w->head, sections, key, value);
     kvant_status status = kvant_pipeline_parse(text, strlen(text), "bed.ini", NULL, &pipeline, diag);
     if (status == KVANT_OK) status = kvant_pipeline_resolve(pipeline, &geometry, plan, diag);
     kvant_pipeline_free(pipeline);
@@ -362,6 +376,7 @@ typedef struct allowed {
 
 static double tolerance_of(const bed *b, uint32_t side) {
     kvant_attention_info info = {.struct_size = sizeof info};
+    if (b->tolerance[side] > 0) return b->tolerance[side];
     assert_int_equal(kvant_attention_describe(b->attention, &info), KVANT_OK);
     bool codes = side == KVANT_SIDE_KEY ? info.keys_on_codes : info.values_on_codes;
     return codes ? kvant_codec_row(kvant_attention_codec(b->attention, side))->layout->attend_tolerance : 0;

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 
 typedef struct bed_wish {
-    const char *key, *value; /* codecs, as in [layers]; NULL = raw */
+    const char *key, *value; /* codecs, as in [layers], or "kivi bits=4 group=32"; NULL = raw */
     const char *head;        /* further lines of the INI, before [layers] */
     uint32_t tokens;         /* of the sequence; all whole blocks are encoded */
     /* 0 = f16, after RoPE, 2 kv heads, 3 query heads each, keys of 64 and values of 32 channels, blocks of
@@ -36,6 +36,7 @@ typedef struct bed {
     uint64_t *sizes[2];        /* [blocks] */
     float *exact[2];           /* [tokens, kv_heads, dim], keys after RoPE */
     float *decoded[2];         /* the same of the blocks, as kvant_codec_decode gives them */
+    double tolerance[2]; /* of somebody else than the floor who attends on codes; 0 = as the floor does */
 } bed;
 
 /* NULL, with the reason in the diag, where a codec needs an artifact or does not take the geometry; any other

@@ -445,6 +445,8 @@ KVANT_API kvant_status kvant_calibration_write(const kvant_calibration *calibrat
 
 #include "records.h"
 
+#include "device.h"
+
 #include "cache.h"
 
 #endif
