@@ -2,8 +2,7 @@
  *
  *     kvant_cache      plan, attention of every layer, pool, prefix index, store; one lock
  *       cache_block    one block's extents in all layers, its ids, tags, key; held by sequences, steps,
- * matches
- *                      and (without a holder) by the index
+ *                      matches and (without a holder) by the index
  *       cache_page     block_tokens raw rows of all layers and sides, in the pool; held by sequences and, for
  *                      sinks, by block 0
  *       kvant_sequence its blocks, in order; pages of its tail; what was dropped; its step
@@ -15,7 +14,8 @@
  * [first_position, first_position of block i + 1, or tail_first). The tail's pages hold [tail_first, length).
  *
  * The lock guards pool, index, counts of holders and of needs, and the counters. Bytes of an extent or page
- * that somebody holds never change but by the one sequence that fills its own rows. */
+ * that somebody holds never change but by the one sequence that fills its own rows. Whoever touches such
+ * bytes does it through place.h: they may lie on a device. */
 #ifndef KVANT_CACHE_CACHE_H
 #define KVANT_CACHE_CACHE_H
 
@@ -86,14 +86,19 @@ typedef struct cache_shape {
 typedef struct cache_buffer {
     struct cache_buffer *next;
     size_t size;          /* from `bytes` on */
-    unsigned char *bytes; /* aligned to 64 */
+    unsigned char *bytes; /* the place's, aligned to 4096 */
 } cache_buffer;
 
 enum { KVANT_CACHE_HASHERS = 16 };
 
+typedef struct cache_place cache_place;   /* place.h */
+typedef struct cache_device cache_device; /* place_device.h */
+
 struct kvant_cache {
     kvant_plan *plan;            /* held */
     kvant_attention **attention; /* [layers] */
+    const cache_place *place;
+    cache_device *device; /* NULL = the pool lies in the host's memory */
     cache_shape shape;
     kvant_pool *pool;
     kvant_prefix_index *index;
@@ -228,15 +233,19 @@ void cache_page_release(kvant_cache *cache, cache_page *page);
 uint64_t *cache_page_ids(cache_page *page);                           /* [block_tokens] */
 uint8_t *cache_page_tags(const cache_shape *shape, cache_page *page); /* [block_tokens] */
 
-/* Rows of a page, or of a block's sinks: no lock. */
+/* Where rows of a page, or of a block's sinks, lie: no lock. */
 kvant_mutable_view cache_page_rows(const kvant_cache *cache, const cache_page *page, uint32_t layer,
                                    uint32_t side, uint32_t first, uint32_t tokens);
 kvant_mutable_view cache_sink_rows(const kvant_cache *cache, const cache_page *page, uint32_t layer,
                                    uint32_t side, uint32_t tokens);
 kvant_view cache_view(kvant_mutable_view rows);
 
-/* Rows of one dtype to others of it, whatever the strides. */
-void cache_copy_rows(const kvant_view *from, const kvant_mutable_view *to);
+/* The first `tokens` rows of all layers and sides of a page, or of a page of sinks, to another page. */
+kvant_status cache_page_copy(kvant_cache *cache, const cache_page *from, bool sinks, const cache_page *to,
+                             uint32_t tokens, kvant_diag *diag);
+
+/* The rows [first, first + tokens) of a view. */
+kvant_view cache_view_part(const kvant_view *rows, uint32_t first, uint32_t tokens);
 
 /* ---- Keys (cache_lookup.c) ----------------------------------------------------------------------------- */
 

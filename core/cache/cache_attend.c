@@ -1,4 +1,5 @@
-/* Attention over sequences: what each sees (sight.c) is told to the attention floor. See step.h. */
+/* Attention over sequences: what is asked for is checked here; attend_host.c and attend_device.c do it. */
+#include "cache/place.h"
 #include "cache/step.h"
 
 #include <kvant/kit/diag.h>
@@ -7,28 +8,14 @@
 
 #define REFUSE(status, key, ...) kvant_fail(diag, (status), (key), __VA_ARGS__)
 
-/* Sequences that one call of the attention floor serves; what comes out does not depend on it. */
+/* Sequences whose layer is closed at once. */
 enum { BATCH = 32 };
-
-static size_t rounded(size_t bytes) {
-    return (bytes + 63) / 64 * 64;
-}
-
-/* The step's own queries: token t of the step at position first + t. */
-static void own_ranges(const kvant_sequence *s, uint32_t layer, kvant_token_range *ranges) {
-    kvant_token_range_causal(s->step->first, s->step->count, s->cache->shape.layers[layer].window, ranges);
-}
 
 static bool sees_step(const kvant_sequence *s, uint32_t layer) {
     return s->step != NULL && s->step->layers[layer].state == CACHE_LAYER_OPEN;
 }
 
 /* ---- kvant_cache_attend -------------------------------------------------------------------------------- */
-
-static const kvant_attend_part *part_at(const kvant_attend_part *parts, uint32_t index) {
-    return (const kvant_attend_part *)(const void *)((const char *)parts +
-                                                     (size_t)index * parts[0].struct_size);
-}
 
 static kvant_status check_part(const kvant_cache *cache, uint32_t layer, const kvant_attend_part *part,
                                uint32_t index, kvant_diag *diag) {
@@ -67,62 +54,16 @@ static kvant_status check_parts(const kvant_cache *cache, uint32_t layer, const 
                       "kvant_cache_attend: struct_size of the first part is %u, not %zu",
                       parts[0].struct_size, sizeof *parts);
     for (uint32_t i = 0; i < count; i++) {
-        kvant_status status = check_part(cache, layer, part_at(parts, i), i, diag);
+        kvant_status status = check_part(cache, layer, attend_part_at(parts, i), i, diag);
         if (status != KVANT_OK) return status;
     }
     return KVANT_OK;
 }
 
-static size_t part_bytes(const kvant_attend_part *part) {
-    uint32_t references = 0, runs = 0;
-    sight_room(part->sequence, &references, &runs);
-    return sight_bytes(references, runs, part->ranges == NULL ? part->queries->tokens : 0);
-}
-
-/* Scratch: the attention floor's | sights of a batch. */
-static size_t scratch_bytes(const kvant_cache *cache, uint32_t layer, const kvant_attend_part *parts,
-                            uint32_t count, const kvant_attention_options *options, size_t *sights_at) {
-    uint32_t rows = 1;
-    size_t most = 0;
-    for (uint32_t first = 0; first < count; first += BATCH) {
-        size_t bytes = 0;
-        for (uint32_t i = first; i < count && i < first + BATCH; i++) {
-            const kvant_attend_part *part = part_at(parts, i);
-            bytes += part_bytes(part);
-            if (part->queries->tokens > rows) rows = part->queries->tokens;
-        }
-        if (bytes > most) most = bytes;
-    }
-    size_t attention = kvant_attention_scratch_bytes(cache->attention[layer], options->threads, rows);
-    *sights_at = rounded(attention);
-    return attention != 0 ? *sights_at + most : 0;
-}
-
 size_t kvant_cache_attend_scratch(const kvant_cache *cache, uint32_t layer, const kvant_attend_part *parts,
                                   uint32_t count, const kvant_attention_options *options) {
-    size_t sights_at = 0;
     if (check_parts(cache, layer, parts, count, options, NULL) != KVANT_OK) return 0;
-    return scratch_bytes(cache, layer, parts, count, options, &sights_at);
-}
-
-/* One entry for the attention floor, its lists in memory. */
-static kvant_attention_sequence describe_part(uint32_t layer, const kvant_attend_part *part, void *memory) {
-    uint32_t references = 0, runs = 0;
-    const kvant_sequence *s = part->sequence;
-    sight_room(s, &references, &runs);
-    cache_sight sight =
-        sight_place(memory, references, runs, part->ranges == NULL ? part->queries->tokens : 0);
-    sight_fill(s, layer, &sight);
-    if (part->ranges == NULL) own_ranges(s, layer, sight.ranges);
-    return (kvant_attention_sequence){.struct_size = sizeof(kvant_attention_sequence),
-                                      .reference_count = sight.reference_count,
-                                      .run_count = sight.run_count,
-                                      .references = sight.references,
-                                      .runs = sight.runs,
-                                      .queries = part->queries,
-                                      .ranges = part->ranges != NULL ? part->ranges : sight.ranges,
-                                      .outputs = part->outputs,
-                                      .log_sum_exp = part->log_sum_exp};
+    return cache->place->attend_scratch(cache, layer, parts, count, options);
 }
 
 kvant_status kvant_cache_attend(const kvant_cache *cache, uint32_t layer, const kvant_attend_part *parts,
@@ -130,34 +71,11 @@ kvant_status kvant_cache_attend(const kvant_cache *cache, uint32_t layer, const 
                                 size_t scratch_size, kvant_diag *diag) {
     kvant_status status = check_parts(cache, layer, parts, count, options, diag);
     if (status != KVANT_OK || count == 0) return status;
-    size_t sights_at = 0, needed = scratch_bytes(cache, layer, parts, count, options, &sights_at);
-    if (needed == 0 || scratch_size < needed)
-        return REFUSE(KVANT_ERROR_CAPACITY, "scratch",
-                      "kvant_cache_attend: scratch of %zu bytes, and the call takes %zu", scratch_size,
-                      needed);
-    if (scratch == NULL || ((uintptr_t)scratch & 63) != 0)
-        return REFUSE(KVANT_ERROR_ARGUMENT, "scratch",
-                      "kvant_cache_attend: scratch is NULL or not aligned to 64 bytes");
-    for (uint32_t first = 0; first < count && status == KVANT_OK; first += BATCH) {
-        kvant_attention_sequence batch[BATCH];
-        unsigned char *at = (unsigned char *)scratch + sights_at;
-        uint32_t in_batch = 0;
-        for (; in_batch < BATCH && first + in_batch < count; in_batch++) {
-            const kvant_attend_part *part = part_at(parts, first + in_batch);
-            batch[in_batch] = describe_part(layer, part, at);
-            at += part_bytes(part);
-        }
-        status =
-            kvant_attention_run(cache->attention[layer], batch, in_batch, options, scratch, sights_at, diag);
-    }
-    return status;
+    kvant_cache *own = (kvant_cache *)(uintptr_t)cache; /* what is idle in it is taken and given back */
+    return cache->place->attend(own, layer, parts, count, options, scratch, scratch_size, diag);
 }
 
 /* ---- kvant_step_attend --------------------------------------------------------------------------------- */
-
-static const kvant_step_rows *rows_at(const kvant_step_rows *rows, uint32_t index) {
-    return (const kvant_step_rows *)(const void *)((const char *)rows + (size_t)index * rows[0].struct_size);
-}
 
 static kvant_status check_steps(const kvant_cache *cache, uint32_t layer, const kvant_step_rows *rows,
                                 uint32_t count, const kvant_attention_options *options, kvant_diag *diag) {
@@ -174,7 +92,7 @@ static kvant_status check_steps(const kvant_cache *cache, uint32_t layer, const 
     if (layer >= cache->shape.layer_count)
         return REFUSE(KVANT_ERROR_ARGUMENT, "layer", "kvant_step_attend: there is no layer %u", layer);
     for (uint32_t i = 0; i < count; i++) {
-        const kvant_step_rows *r = rows_at(rows, i);
+        const kvant_step_rows *r = step_rows_at(rows, i);
         if (r->sequence == NULL || r->sequence->cache != cache)
             return REFUSE(KVANT_ERROR_ARGUMENT, "sequence",
                           "kvant_step_attend: sequence %u is NULL or of another cache", i);
@@ -189,44 +107,21 @@ static kvant_status check_steps(const kvant_cache *cache, uint32_t layer, const 
     return KVANT_OK;
 }
 
-/* All of the batch at once, in the scratch of the sequence that has most. */
-static kvant_status attend_batch(kvant_cache *cache, uint32_t layer, const kvant_step_rows *rows,
-                                 uint32_t first, uint32_t count, const kvant_attention_options *given,
-                                 kvant_diag *diag) {
-    kvant_attention_sequence batch[BATCH];
-    const cache_step *widest = rows_at(rows, first)->sequence->step;
-    for (uint32_t i = 0; i < count; i++) {
-        const kvant_step_rows *r = rows_at(rows, first + i);
-        const cache_step *step = r->sequence->step;
-        kvant_attend_part part = {.sequence = r->sequence,
-                                  .queries = r->queries,
-                                  .outputs = r->outputs,
-                                  .log_sum_exp = r->log_sum_exp};
-        batch[i] = describe_part(layer, &part, step->buffer->bytes + step->sight_at);
-        if (step->attend_bytes > widest->attend_bytes) widest = step;
-    }
-    kvant_attention_options options = {.struct_size = sizeof options,
-                                       .threads = cache->threads,
-                                       .scale = given->scale,
-                                       .soft_cap = given->soft_cap,
-                                       .loop = cache->loop,
-                                       .loop_context = cache->loop_context};
-    return kvant_attention_run(cache->attention[layer], batch, count, &options,
-                               widest->buffer->bytes + widest->attend_at, widest->attend_bytes, diag);
-}
-
 static kvant_status attend_steps(kvant_cache *cache, uint32_t layer, const kvant_step_rows *rows,
                                  uint32_t count, const kvant_attention_options *options, kvant_diag *diag) {
     kvant_status status = check_steps(cache, layer, rows, count, options, diag);
     for (uint32_t i = 0; i < count && status == KVANT_OK; i++) {
-        const kvant_step_rows *r = rows_at(rows, i);
+        const kvant_step_rows *r = step_rows_at(rows, i);
         status = step_open_layer(r->sequence, layer, r->keys, r->values, diag);
     }
-    for (uint32_t first = 0; first < count && status == KVANT_OK; first += BATCH)
-        status = attend_batch(cache, layer, rows, first, count - first < BATCH ? count - first : BATCH,
-                              options, diag);
-    for (uint32_t i = 0; i < count && status == KVANT_OK; i++)
-        status = step_close_layer(rows_at(rows, i)->sequence, layer, diag);
+    if (status == KVANT_OK && count > 0)
+        status = cache->place->attend_steps(cache, layer, rows, count, options, diag);
+    for (uint32_t first = 0; first < count && status == KVANT_OK; first += BATCH) {
+        kvant_sequence *batch[BATCH];
+        uint32_t in_batch = count - first < BATCH ? count - first : BATCH;
+        for (uint32_t i = 0; i < in_batch; i++) batch[i] = step_rows_at(rows, first + i)->sequence;
+        status = step_close_layers(batch, in_batch, layer, diag);
+    }
     return status;
 }
 
@@ -235,7 +130,7 @@ kvant_status kvant_step_attend(kvant_cache *cache, uint32_t layer, const kvant_s
     kvant_status status = attend_steps(cache, layer, rows, count, options, diag);
     if (status == KVANT_OK || rows == NULL || count == 0 || rows[0].struct_size < sizeof *rows) return status;
     for (uint32_t i = 0; i < count; i++) {
-        kvant_sequence *sequence = rows_at(rows, i)->sequence;
+        kvant_sequence *sequence = step_rows_at(rows, i)->sequence;
         if (sequence != NULL && sequence->cache == cache) kvant_step_abort(sequence);
     }
     return status;

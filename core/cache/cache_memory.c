@@ -1,5 +1,5 @@
 /* Memory beside the pool: tables, counted; buffers, used again. See cache.h. */
-#include "cache/cache.h"
+#include "cache/place.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ cache_buffer *cache_buffer_take(kvant_cache *cache, size_t size) {
     if (buffer != NULL || size > SIZE_MAX / 2) return buffer;
     size_t rounded = (size + 4095) / 4096 * 4096; /* so that steps of about the same size share */
     buffer = malloc(sizeof *buffer);
-    unsigned char *bytes = buffer != NULL ? aligned_alloc(4096, rounded > 0 ? rounded : 4096) : NULL;
+    unsigned char *bytes = buffer != NULL ? cache->place->take(cache, rounded > 0 ? rounded : 4096) : NULL;
     if (bytes == NULL) {
         free(buffer);
         return NULL;
@@ -71,6 +71,6 @@ void cache_buffer_give(kvant_cache *cache, cache_buffer *buffer) {
     }
     pthread_mutex_unlock(&cache->lock);
     if (surplus == NULL) return;
-    free(surplus->bytes);
+    cache->place->give(cache, surplus->bytes);
     free(surplus);
 }

@@ -1,5 +1,5 @@
 /* A cache: made, asked, emptied, freed. See cache.h. */
-#include "cache/cache.h"
+#include "cache/place.h"
 #include "store/tag_classes.h"
 
 #include <kvant/kit/diag.h>
@@ -12,7 +12,7 @@ enum { THREADS_MAX = 1024 };
 
 static kvant_status check_options(const kvant_plan *plan, const kvant_cache_options *options,
                                   kvant_diag *diag) {
-    if (options == NULL || options->struct_size < sizeof *options)
+    if (options == NULL || options->struct_size < offsetof(kvant_cache_options, device))
         return kvant_fail(diag, KVANT_ERROR_ARGUMENT, "options",
                           "kvant_cache_open: options are NULL, or their "
                           "struct_size is not set");
@@ -45,7 +45,7 @@ static kvant_status open_layers(kvant_cache *cache, kvant_diag *diag) {
 }
 
 /* The least that serves a sequence: one block, its sinks, a page of raw rows. */
-static kvant_status open_pool(kvant_cache *cache, uint64_t bytes, kvant_diag *diag) {
+static kvant_status check_bytes(const kvant_cache *cache, uint64_t bytes, kvant_diag *diag) {
     const cache_shape *shape = &cache->shape;
     uint64_t least = cache_rounded(shape, shape->page_bytes);
     if (shape->sinks > 0) least += cache_rounded(shape, shape->sinks_bytes);
@@ -55,7 +55,7 @@ static kvant_status open_pool(kvant_cache *cache, uint64_t bytes, kvant_diag *di
         return kvant_fail(diag, KVANT_ERROR_ARGUMENT, "bytes",
                           "a pool of %llu bytes; one block of all layers and its raw rows take %llu",
                           (unsigned long long)bytes, (unsigned long long)least);
-    return kvant_pool_open(bytes, shape->alignment, &cache->pool, diag);
+    return KVANT_OK;
 }
 
 kvant_status kvant_cache_open(const kvant_plan *plan, const kvant_cache_options *options, kvant_cache **cache,
@@ -64,19 +64,22 @@ kvant_status kvant_cache_open(const kvant_plan *plan, const kvant_cache_options 
         return kvant_fail(diag, KVANT_ERROR_ARGUMENT, "", "kvant_cache_open: plan or cache is NULL");
     kvant_status status = check_options(plan, options, diag);
     if (status != KVANT_OK) return status;
+    bool on_device = options->struct_size >= sizeof *options && options->device != NULL;
     kvant_cache *made = calloc(1, sizeof *made);
     if (made == NULL) return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
     pthread_mutex_init(&made->lock, NULL);
     atomic_init(&made->tables, 0);
     made->plan = kvant_plan_hold(plan);
     made->store = options->store;
+    made->place = on_device ? &cache_place_device : &cache_place_host;
     made->threads = options->threads > 0 ? options->threads : 1;
     made->loop = options->loop;
     made->loop_context = options->loop_context;
     status = cache_shape_make(plan, &made->shape, diag);
     if (status == KVANT_OK) status = kvant_tag_classes(plan, made->tag_class);
     if (status == KVANT_OK) status = open_layers(made, diag);
-    if (status == KVANT_OK) status = open_pool(made, options->bytes, diag);
+    if (status == KVANT_OK) status = check_bytes(made, options->bytes, diag);
+    if (status == KVANT_OK) status = made->place->open(made, options, diag);
     if (status == KVANT_OK && kvant_prefix_index_open(&made->index) != KVANT_OK)
         status = kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
     if (status == KVANT_OK)
@@ -100,18 +103,19 @@ static void free_indexed(kvant_cache *cache) {
 void kvant_cache_close(kvant_cache *cache) {
     if (cache == NULL) return;
     if (cache->index != NULL && cache->pool != NULL) free_indexed(cache);
-    for (uint32_t layer = 0; cache->attention != NULL && layer < cache->shape.layer_count; layer++)
-        kvant_attention_close(cache->attention[layer]);
-    free(cache->attention);
     while (cache->buffers != NULL) {
         cache_buffer *buffer = cache->buffers;
         cache->buffers = buffer->next;
-        free(buffer->bytes);
+        cache->place->give(cache, buffer->bytes);
         free(buffer);
     }
     for (uint32_t i = 0; i < cache->hasher_count; i++) kvant_block_hasher_close(cache->hashers[i]);
     kvant_prefix_index_close(cache->index);
     kvant_pool_close(cache->pool);
+    cache->place->close(cache);
+    for (uint32_t layer = 0; cache->attention != NULL && layer < cache->shape.layer_count; layer++)
+        kvant_attention_close(cache->attention[layer]);
+    free(cache->attention);
     cache_shape_free(&cache->shape);
     kvant_plan_free(cache->plan);
     pthread_mutex_destroy(&cache->lock);

@@ -1,11 +1,9 @@
 /* Pages of raw rows: block_tokens tokens of all layers in one extent of the pool, or the sinks of block 0.
  * See cache.h. */
-#include "cache/cache.h"
+#include "cache/place.h"
 #include "pipeline/codec_rows.h"
 
 #include <kvant/kit/view.h>
-
-#include <string.h>
 
 kvant_status cache_page_new(kvant_cache *cache, uint64_t bytes, cache_page **page) {
     cache_page *made = cache_take(cache, cache_page_tables(&cache->shape));
@@ -70,18 +68,29 @@ kvant_view cache_view(kvant_mutable_view rows) {
                         .channel_stride = rows.channel_stride};
 }
 
-void cache_copy_rows(const kvant_view *from, const kvant_mutable_view *to) {
-    uint32_t element = kvant_element_bytes(from->dtype);
-    size_t row = (size_t)from->head_dim * element;
-    for (uint32_t t = 0; t < from->tokens; t++)
-        for (uint32_t h = 0; h < from->heads; h++) {
-            const char *source = kvant_view_at(from, t, h);
-            char *target = kvant_mutable_view_at(to, t, h);
-            if (from->channel_stride == (int64_t)element) {
-                memcpy(target, source, row);
-                continue;
-            }
-            for (uint32_t c = 0; c < from->head_dim; c++)
-                memcpy(target + (size_t)c * element, source + (int64_t)c * from->channel_stride, element);
+kvant_view cache_view_part(const kvant_view *rows, uint32_t first, uint32_t tokens) {
+    kvant_view part = *rows;
+    part.data = kvant_view_at(rows, first, 0);
+    part.tokens = tokens;
+    return part;
+}
+
+enum { COPIES = 16 };
+
+kvant_status cache_page_copy(kvant_cache *cache, const cache_page *from, bool sinks, const cache_page *to,
+                             uint32_t tokens, kvant_diag *diag) {
+    uint32_t rows = 2 * cache->shape.layer_count;
+    kvant_status status = KVANT_OK;
+    for (uint32_t first = 0; first < rows && status == KVANT_OK; first += COPIES) {
+        cache_copy copies[COPIES];
+        uint32_t count = rows - first < COPIES ? rows - first : COPIES;
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t layer = (first + i) / 2, side = (first + i) % 2;
+            copies[i].from = cache_view(sinks ? cache_sink_rows(cache, from, layer, side, tokens)
+                                              : cache_page_rows(cache, from, layer, side, 0, tokens));
+            copies[i].to = cache_page_rows(cache, to, layer, side, 0, tokens);
         }
+        status = cache->place->copy(cache, copies, count, diag);
+    }
+    return status;
 }

@@ -1,6 +1,6 @@
 /* kvant_sequence_read: the rows that queries see, decoded or raw. See cache.h. */
+#include "cache/place.h"
 #include "cache/sequence.h"
-#include "pipeline/codec_rows.h"
 
 #include <kvant/kit/diag.h>
 #include <kvant/kit/view.h>
@@ -19,62 +19,61 @@ static size_t row_floats(const kvant_cache *cache) {
 }
 
 size_t kvant_cache_read_scratch(const kvant_cache *cache) {
-    return cache != NULL ? (size_t)cache->shape.encode_scratch + row_floats(cache) : 0;
+    return cache != NULL && cache->device == NULL ? (size_t)cache->shape.encode_scratch + row_floats(cache)
+                                                  : 0;
 }
 
+/* Pieces of the read, handed to the place some at a time. */
+enum { PIECES = 32 };
 typedef struct read_call {
     const kvant_sequence *s;
     uint32_t layer, side;
     uint64_t first;
     const kvant_mutable_view *rows;
-    unsigned char *scratch;
+    void *scratch;
     kvant_diag *diag;
+    kvant_status status;
+    uint32_t count;
+    cache_piece pieces[PIECES];
 } read_call;
 
-static kvant_mutable_view rows_for(const read_call *call, uint64_t first, uint64_t end) {
-    kvant_mutable_view rows = *call->rows;
-    rows.data = kvant_mutable_view_at(call->rows, (uint32_t)(first - call->first), 0);
-    rows.tokens = (uint32_t)(end - first);
-    return rows;
+static void read_pieces(read_call *call) {
+    if (call->status == KVANT_OK && call->count > 0)
+        call->status = call->s->cache->place->read(call->s, call->layer, call->side, call->pieces,
+                                                   call->count, call->scratch, call->diag);
+    call->count = 0;
 }
 
-/* Rows as they are, into another dtype. */
-static void read_raw(const read_call *call, kvant_view from, uint64_t base, uint64_t first, uint64_t end) {
-    kvant_mutable_view to = rows_for(call, first, end);
-    float *row = (float *)(void *)(call->scratch + call->s->cache->shape.encode_scratch);
-    if (to.dtype == from.dtype) {
-        from.data = kvant_view_at(&from, (uint32_t)(first - base), 0);
-        from.tokens = to.tokens;
-        cache_copy_rows(&from, &to);
-        return;
-    }
-    for (uint32_t t = 0; t < to.tokens; t++)
-        for (uint32_t h = 0; h < to.heads; h++) {
-            kvant_load_row(&from, (uint32_t)(first - base) + t, h, row);
-            kvant_store_row(&to, t, h, row);
-        }
+/* The next piece, with where the tokens [first, end) go. */
+static cache_piece *add_piece(read_call *call, uint64_t first, uint64_t end) {
+    if (call->count == PIECES) read_pieces(call);
+    cache_piece *piece = &call->pieces[call->count++];
+    *piece = (cache_piece){.to = *call->rows};
+    piece->to.data = kvant_mutable_view_at(call->rows, (uint32_t)(first - call->first), 0);
+    piece->to.tokens = (uint32_t)(end - first);
+    return piece;
 }
 
-static kvant_status read_block(const read_call *call, const cache_block *block, uint64_t first,
-                               uint64_t end) {
-    kvant_cache *cache = call->s->cache;
-    const cache_extent *extent = &block->extents[2 * (size_t)call->layer + call->side];
+/* base: position of row 0 of `rows`. */
+static void add_raw(read_call *call, kvant_mutable_view rows, uint64_t base, uint64_t first, uint64_t end) {
+    kvant_view from = cache_view(rows);
+    add_piece(call, first, end)->raw =
+        cache_view_part(&from, (uint32_t)(first - base), (uint32_t)(end - first));
+}
+
+static void add_block(read_call *call, const cache_block *block, uint64_t first, uint64_t end) {
+    const kvant_cache *cache = call->s->cache;
     uint64_t sinks = block->sinks != NULL ? cache->shape.sinks : 0;
     if (first < sinks) {
         uint64_t until = end < sinks ? end : sinks;
-        kvant_view rows =
-            cache_view(cache_sink_rows(cache, block->sinks, call->layer, call->side, (uint32_t)sinks));
-        read_raw(call, rows, 0, first, until);
+        add_raw(call, cache_sink_rows(cache, block->sinks, call->layer, call->side, (uint32_t)sinks), 0,
+                first, until);
         first = until;
     }
-    if (first >= end) return KVANT_OK;
-    kvant_mutable_view to = rows_for(call, first, end);
-    kvant_range range = {.struct_size = sizeof range,
-                         .first_token = (uint32_t)(first - block->first_position)};
-    return kvant_codec_decode(kvant_attention_codec(cache->attention[call->layer], call->side),
-                              kvant_pool_address(cache->pool, extent->index),
-                              (size_t)cache_extent_size(cache, block, call->layer, call->side),
-                              block->first_position, &range, &to, call->scratch, call->diag);
+    if (first >= end) return;
+    cache_piece *piece = add_piece(call, first, end);
+    piece->block = block;
+    piece->first_token = (uint32_t)(first - block->first_position);
 }
 
 static kvant_status check(const kvant_sequence *s, uint32_t layer, uint32_t side, uint64_t first,
@@ -101,7 +100,7 @@ static kvant_status check(const kvant_sequence *s, uint32_t layer, uint32_t side
                       "kvant_sequence_read: positions %llu to %llu, and there are %llu",
                       (unsigned long long)first, (unsigned long long)(first + rows->tokens),
                       (unsigned long long)s->length);
-    if (scratch == NULL || ((uintptr_t)scratch & 63) != 0)
+    if (s->cache->device == NULL && (scratch == NULL || ((uintptr_t)scratch & 63) != 0))
         return REFUSE(KVANT_ERROR_ARGUMENT, "scratch",
                       "kvant_sequence_read: scratch is NULL or not aligned to 64 bytes");
     return KVANT_OK;
@@ -133,24 +132,32 @@ kvant_status kvant_sequence_read(const kvant_sequence *sequence, uint32_t layer,
     if (status == KVANT_OK) status = check_live(sequence, layer, first, first + rows->tokens, diag);
     if (status != KVANT_OK) return status;
     const kvant_sequence *s = sequence;
+    uint32_t block_tokens = s->cache->shape.block_tokens;
     uint64_t end = first + rows->tokens;
-    read_call call = {
-        .s = s, .layer = layer, .side = side, .first = first, .rows = rows, .scratch = scratch, .diag = diag};
-    for (uint32_t i = 0; i < s->block_count && status == KVANT_OK; i++) {
+    read_call call;
+    call.s = s;
+    call.layer = layer;
+    call.side = side;
+    call.first = first;
+    call.rows = rows;
+    call.scratch = scratch;
+    call.diag = diag;
+    call.status = KVANT_OK;
+    call.count = 0;
+    for (uint32_t i = 0; i < s->block_count && call.status == KVANT_OK; i++) {
         uint64_t from = s->blocks[i]->first_position, to = cache_block_end(s, i);
         if (from < first) from = first;
         if (to > end) to = end;
-        if (from < to) status = read_block(&call, s->blocks[i], from, to);
+        if (from < to) add_block(&call, s->blocks[i], from, to);
     }
-    for (uint32_t i = 0; i < s->page_count && status == KVANT_OK; i++) {
-        uint64_t base = s->tail_first + (uint64_t)i * s->cache->shape.block_tokens, from = base;
-        uint64_t to = base + s->cache->shape.block_tokens;
+    for (uint32_t i = 0; i < s->page_count && call.status == KVANT_OK; i++) {
+        uint64_t base = s->tail_first + (uint64_t)i * block_tokens, from = base, to = base + block_tokens;
         if (from < first) from = first;
         if (to > end) to = end;
         if (from >= to) continue;
-        kvant_view page =
-            cache_view(cache_page_rows(s->cache, s->pages[i], layer, side, 0, s->cache->shape.block_tokens));
-        read_raw(&call, page, base, from, to);
+        add_raw(&call, cache_page_rows(s->cache, s->pages[i], layer, side, 0, block_tokens), base, from, to);
     }
-    return status;
+    read_pieces(&call);
+    status = s->cache->place->settle(s->cache, call.status == KVANT_OK ? diag : NULL);
+    return call.status != KVANT_OK ? call.status : status;
 }

@@ -1,5 +1,6 @@
 /* Blocks to records and back. See cache_record.h, and core/store/record.h for the bytes. */
 #include "cache/cache_record.h"
+#include "cache/place.h"
 
 #include "store/pack.h"
 
@@ -72,16 +73,37 @@ static size_t record_bytes(const kvant_cache *cache, const cache_block *block, c
     return kvant_record_size(shape->block_tokens, shape->layer_count, parts);
 }
 
-/* Copies size bytes to where the record's next part goes; false if they do not fit. */
-static bool put_bytes(kvant_record_writer *writer, const void *bytes, uint64_t size) {
+/* Copies size bytes of the pool to where the record's next part goes: there after settle. */
+static kvant_status put_bytes(kvant_cache *cache, kvant_record_writer *writer, const void *bytes,
+                              uint64_t size, kvant_diag *diag) {
     void *room = kvant_record_room(writer, (size_t)size);
-    if (room == NULL) return false;
-    memcpy(room, bytes, (size_t)size);
-    return true;
+    if (room == NULL) return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
+    return cache->place->out(cache, room, bytes, size, diag);
 }
 
-static size_t write_record(const kvant_cache *cache, const cache_block *block, const uint64_t *sizes,
-                           const void *salt, uint64_t salt_bytes, cache_buffer *buffer) {
+static kvant_status put_parts(kvant_cache *cache, const cache_block *block, const uint64_t *sizes,
+                              kvant_record_writer *writer, kvant_diag *diag) {
+    const cache_shape *shape = &cache->shape;
+    for (uint32_t i = 0; i < 2 * shape->layer_count; i++) {
+        if (sizes[i] > 0) {
+            const void *extent = kvant_pool_address(cache->pool, block->extents[i].index);
+            kvant_status status = put_bytes(cache, writer, extent, sizes[i], diag);
+            if (status != KVANT_OK) return status;
+            kvant_record_put_extent(writer, i / 2, i % 2, (size_t)sizes[i]);
+        }
+        if (block->sinks == NULL) continue;
+        kvant_mutable_view sinks = cache_sink_rows(cache, block->sinks, i / 2, i % 2, shape->sinks);
+        uint64_t bytes = shape->sinks * shape->layers[i / 2].row_bytes[i % 2];
+        kvant_status status = put_bytes(cache, writer, sinks.data, bytes, diag);
+        if (status != KVANT_OK) return status;
+        kvant_record_put_raw(writer, i / 2, i % 2, (size_t)bytes);
+    }
+    return KVANT_OK;
+}
+
+static kvant_status write_record(kvant_cache *cache, const cache_block *block, const uint64_t *sizes,
+                                 const void *salt, uint64_t salt_bytes, cache_buffer *buffer, size_t *size,
+                                 kvant_diag *diag) {
     const cache_shape *shape = &cache->shape;
     kvant_record_writer writer;
     kvant_record_head head =
@@ -89,20 +111,13 @@ static size_t write_record(const kvant_cache *cache, const cache_block *block, c
                           shape->block_tokens, block->entry.parent);
     if (kvant_record_start(&writer, buffer->bytes, buffer->size, &head, block->ids, block->tags,
                            block->classes, salt, (size_t)salt_bytes) != KVANT_OK)
-        return 0;
-    for (uint32_t i = 0; i < 2 * shape->layer_count; i++) {
-        if (sizes[i] > 0) {
-            const void *extent = kvant_pool_address(cache->pool, block->extents[i].index);
-            if (!put_bytes(&writer, extent, sizes[i])) return 0;
-            kvant_record_put_extent(&writer, i / 2, i % 2, (size_t)sizes[i]);
-        }
-        if (block->sinks == NULL) continue;
-        kvant_mutable_view sinks = cache_sink_rows(cache, block->sinks, i / 2, i % 2, shape->sinks);
-        uint64_t bytes = shape->sinks * shape->layers[i / 2].row_bytes[i % 2];
-        if (!put_bytes(&writer, sinks.data, bytes)) return 0;
-        kvant_record_put_raw(&writer, i / 2, i % 2, (size_t)bytes);
-    }
-    return kvant_record_finish(&writer);
+        return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
+    kvant_status status = put_parts(cache, block, sizes, &writer, diag);
+    kvant_status settled = cache->place->settle(cache, status == KVANT_OK ? diag : NULL);
+    if (status == KVANT_OK) status = settled;
+    if (status != KVANT_OK) return status;
+    *size = kvant_record_finish(&writer);
+    return *size > 0 ? KVANT_OK : kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
 }
 
 /* Whether a record holds all that `sizes` say is there. */
@@ -138,11 +153,14 @@ kvant_status cache_record_save(kvant_cache *cache, const cache_block *block, kva
     if (sizes == NULL) return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
     bool covered = is_covered(cache, store, &key, sizes);
     cache_buffer *buffer = covered ? NULL : cache_buffer_take(cache, record_bytes(cache, block, sizes));
-    size_t size = buffer != NULL ? write_record(cache, block, sizes, salt, salt_bytes, buffer) : 0;
+    size_t size = 0;
+    kvant_status status = KVANT_OK;
+    if (buffer != NULL)
+        status = write_record(cache, block, sizes, salt, salt_bytes, buffer, &size, diag);
+    else if (!covered)
+        status = kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
     let_go(cache, held, sizes);
-    kvant_status status = covered    ? KVANT_OK
-                          : size > 0 ? kvant_store_put(store, &key, buffer->bytes, size, diag)
-                                     : kvant_fail(diag, KVANT_ERROR_MEMORY, "", "out of memory");
+    if (status == KVANT_OK && !covered) status = kvant_store_put(store, &key, buffer->bytes, size, diag);
     cache_buffer_give(cache, buffer);
     if (status == KVANT_OK) *bytes = size;
     return status;
@@ -254,25 +272,37 @@ kvant_status cache_fetch(kvant_store *store, const cache_wanted *wanted, cache_f
     return KVANT_OK;
 }
 
-static void copy_parts(const kvant_cache *cache, const kvant_record *record, const cache_block *block) {
+static kvant_status copy_parts(kvant_cache *cache, const kvant_record *record, const cache_block *block,
+                               kvant_diag *diag) {
     const cache_shape *shape = &cache->shape;
-    for (uint32_t i = 0; i < 2 * shape->layer_count; i++) {
+    kvant_status status = KVANT_OK;
+    for (uint32_t i = 0; i < 2 * shape->layer_count && status == KVANT_OK; i++) {
         kvant_record_part extent = kvant_record_extent(record, i / 2, i % 2);
         kvant_record_part raw = kvant_record_raw(record, i / 2, i % 2);
         if (extent.size > 0)
-            memcpy(kvant_pool_address(cache->pool, block->extents[i].index), extent.bytes,
-                   (size_t)extent.size);
-        if (block->sinks == NULL) continue;
+            status = cache->place->in(cache, kvant_pool_address(cache->pool, block->extents[i].index),
+                                      extent.bytes, extent.size, diag);
+        if (block->sinks == NULL || status != KVANT_OK) continue;
         kvant_mutable_view sinks = cache_sink_rows(cache, block->sinks, i / 2, i % 2, shape->sinks);
+        uint64_t bytes = shape->sinks * shape->layers[i / 2].row_bytes[i % 2];
         if (raw.size > 0)
-            memcpy(sinks.data, raw.bytes, (size_t)raw.size);
+            status = cache->place->in(cache, sinks.data, raw.bytes, raw.size, diag);
         else /* beyond the window with the block */
-            memset(sinks.data, 0, (size_t)(shape->sinks * shape->layers[i / 2].row_bytes[i % 2]));
+            status = cache->place->zero(cache, sinks.data, bytes, diag);
     }
+    kvant_status settled = cache->place->settle(cache, status == KVANT_OK ? diag : NULL);
+    return status != KVANT_OK ? status : settled;
+}
+
+static void release(kvant_cache *cache, cache_block *block) {
+    pthread_mutex_lock(&cache->lock);
+    cache_block_release(cache, block);
+    pthread_mutex_unlock(&cache->lock);
 }
 
 /* Room for what the record holds, and its bytes. */
-static kvant_status make_block(kvant_cache *cache, const kvant_record *record, cache_block **block) {
+static kvant_status make_block(kvant_cache *cache, const kvant_record *record, cache_block **block,
+                               kvant_diag *diag) {
     const cache_shape *shape = &cache->shape;
     uint64_t *sizes = calloc(2 * (size_t)shape->layer_count, sizeof *sizes);
     if (sizes == NULL) return KVANT_ERROR_MEMORY;
@@ -280,7 +310,9 @@ static kvant_status make_block(kvant_cache *cache, const kvant_record *record, c
         sizes[i] = kvant_record_extent(record, i / 2, i % 2).size;
     kvant_status status = cache_block_new(cache, sizes, record->head.sinks > 0, block);
     free(sizes);
-    if (status == KVANT_OK) copy_parts(cache, record, *block);
+    if (status != KVANT_OK) return status;
+    status = copy_parts(cache, record, *block, diag);
+    if (status != KVANT_OK) release(cache, *block);
     return status;
 }
 
@@ -315,11 +347,9 @@ kvant_status cache_record_get(kvant_cache *cache, kvant_store *store,
     *reason = fetched.reason;
     if (fetched.buffer == NULL) return KVANT_OK;
     cache_block *made = NULL;
-    status = make_block(cache, &fetched.record, &made);
+    status = make_block(cache, &fetched.record, &made, diag);
     if (status == KVANT_OK && !cache_block_set_salt(cache, made, salt, number == 0 ? salt_bytes : 0)) {
-        pthread_mutex_lock(&cache->lock);
-        cache_block_release(cache, made);
-        pthread_mutex_unlock(&cache->lock);
+        release(cache, made);
         status = KVANT_ERROR_MEMORY;
     }
     if (status == KVANT_OK) {
@@ -329,7 +359,7 @@ kvant_status cache_record_get(kvant_cache *cache, kvant_store *store,
         (void)kvant_fail(diag, status, "",
                          "the pool has no room for block %llu of the store, a record of %llu bytes",
                          (unsigned long long)number, (unsigned long long)fetched.record.size);
-    } else {
+    } else if (status == KVANT_ERROR_MEMORY) {
         (void)kvant_fail(diag, status, "", "out of memory");
     }
     cache_buffer_give(cache, fetched.buffer);

@@ -1,5 +1,6 @@
 /* The raw tail of a sequence to one record and back. See cache_record.h. */
 #include "cache/cache_record.h"
+#include "cache/place.h"
 
 #include <kvant/kit/diag.h>
 
@@ -53,32 +54,38 @@ static size_t tail_bytes(const cache_shape *shape, uint32_t tokens) {
     return kvant_record_size(tokens, shape->layer_count, parts);
 }
 
-/* All pages' rows of one layer and side, one behind the other; false if they do not fit. */
-static bool put_rows(const kvant_sequence *sequence, uint32_t layer, uint32_t side, uint32_t tokens,
-                     kvant_record_writer *writer) {
-    const kvant_cache *cache = sequence->cache;
+/* All pages' rows of one layer and side, one behind the other: there after settle. */
+static kvant_status put_rows(const kvant_sequence *sequence, uint32_t layer, uint32_t side, uint32_t tokens,
+                             kvant_record_writer *writer, kvant_diag *diag) {
+    kvant_cache *cache = sequence->cache;
     uint64_t row = cache->shape.layers[layer].row_bytes[side];
     unsigned char *to = kvant_record_room(writer, (size_t)(tokens * row));
-    if (to == NULL) return false;
+    if (to == NULL) return KVANT_ERROR_MEMORY;
     for (uint32_t i = 0; i < pages_of(&cache->shape, tokens); i++) {
         uint32_t count = in_page(&cache->shape, tokens, i);
         kvant_mutable_view rows = cache_page_rows(cache, sequence->pages[i], layer, side, 0, count);
-        memcpy(to, rows.data, (size_t)(count * row));
+        kvant_status status = cache->place->out(cache, to, rows.data, count * row, diag);
+        if (status != KVANT_OK) return status;
         to += count * row;
     }
     kvant_record_put_raw(writer, layer, side, (size_t)(tokens * row));
-    return true;
+    return KVANT_OK;
 }
 
-static size_t write_tail(const kvant_sequence *sequence, const tail_tokens *t, kvant_record_head *head,
-                         cache_buffer *buffer) {
+static kvant_status write_tail(const kvant_sequence *sequence, const tail_tokens *t, kvant_record_head *head,
+                               cache_buffer *buffer, size_t *size, kvant_diag *diag) {
+    kvant_cache *cache = sequence->cache;
     kvant_record_writer writer;
-    if (kvant_record_start(&writer, buffer->bytes, buffer->size, head, t->ids, t->tags, t->classes,
-                           sequence->salt, (size_t)sequence->salt_bytes) != KVANT_OK)
-        return 0;
-    for (uint32_t i = 0; i < 2 * sequence->cache->shape.layer_count; i++)
-        if (!put_rows(sequence, i / 2, i % 2, head->tokens, &writer)) return 0;
-    return kvant_record_finish(&writer);
+    kvant_status status = kvant_record_start(&writer, buffer->bytes, buffer->size, head, t->ids, t->tags,
+                                             t->classes, sequence->salt, (size_t)sequence->salt_bytes);
+    if (status != KVANT_OK) return KVANT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < 2 * cache->shape.layer_count && status == KVANT_OK; i++)
+        status = put_rows(sequence, i / 2, i % 2, head->tokens, &writer, diag);
+    kvant_status settled = cache->place->settle(cache, status == KVANT_OK ? diag : NULL);
+    if (status == KVANT_OK) status = settled;
+    if (status != KVANT_OK) return status;
+    *size = kvant_record_finish(&writer);
+    return *size > 0 ? KVANT_OK : KVANT_ERROR_MEMORY;
 }
 
 static kvant_status anything(void *context, const void *record, size_t size) {
@@ -110,8 +117,9 @@ kvant_status cache_tail_put(const kvant_sequence *sequence, uint32_t tokens, kva
     *key = cache_store_key(cache, KVANT_STORE_TAIL, head.key, sequence->salt, sequence->salt_bytes);
     if (is_stored(store, key)) goto out;
     buffer = cache_buffer_take(cache, tail_bytes(&cache->shape, tokens));
-    size_t size = buffer != NULL ? write_tail(sequence, &t, &head, buffer) : 0;
-    status = size > 0 ? kvant_store_put(store, key, buffer->bytes, size, diag) : KVANT_ERROR_MEMORY;
+    size_t size = 0;
+    status = buffer != NULL ? write_tail(sequence, &t, &head, buffer, &size, diag) : KVANT_ERROR_MEMORY;
+    if (status == KVANT_OK) status = kvant_store_put(store, key, buffer->bytes, size, diag);
     if (status == KVANT_OK) *bytes = size;
 out:
     if (status == KVANT_ERROR_MEMORY) (void)kvant_fail(diag, status, "", "out of memory");
@@ -122,18 +130,20 @@ out:
 
 /* ---- Get ----------------------------------------------------------------------------------------------- */
 
-static void fill_page(const kvant_cache *cache, const kvant_record *record, const cache_wanted *wanted,
-                      cache_page *page, uint32_t index) {
+static kvant_status fill_page(kvant_cache *cache, const kvant_record *record, const cache_wanted *wanted,
+                              cache_page *page, uint32_t index, kvant_diag *diag) {
     const cache_shape *shape = &cache->shape;
     uint32_t first = index * shape->block_tokens, count = in_page(shape, wanted->tokens, index);
-    for (uint32_t i = 0; i < 2 * shape->layer_count; i++) {
+    kvant_status status = KVANT_OK;
+    for (uint32_t i = 0; i < 2 * shape->layer_count && status == KVANT_OK; i++) {
         uint64_t row = shape->layers[i / 2].row_bytes[i % 2];
         kvant_record_part raw = kvant_record_raw(record, i / 2, i % 2);
         kvant_mutable_view rows = cache_page_rows(cache, page, i / 2, i % 2, 0, count);
-        memcpy(rows.data, raw.bytes + first * row, (size_t)(count * row));
+        status = cache->place->in(cache, rows.data, raw.bytes + first * row, count * row, diag);
     }
     memcpy(cache_page_ids(page), wanted->ids + first, count * sizeof *wanted->ids);
     memcpy(cache_page_tags(shape, page), record->tags + first, count);
+    return status;
 }
 
 kvant_status cache_tail_get(kvant_sequence *sequence, kvant_store *store, const cache_wanted *wanted,
@@ -151,14 +161,16 @@ kvant_status cache_tail_get(kvant_sequence *sequence, kvant_store *store, const 
         cache_page *page = NULL;
         status = cache_page_new(cache, cache->shape.page_bytes, &page);
         if (status != KVANT_OK) break;
-        fill_page(cache, &fetched.record, wanted, page, i);
         sequence->pages[sequence->page_count++] = page;
+        status = fill_page(cache, &fetched.record, wanted, page, i, diag);
     }
+    kvant_status settled = cache->place->settle(cache, status == KVANT_OK ? diag : NULL);
+    if (status == KVANT_OK) status = settled;
     cache_buffer_give(cache, fetched.buffer);
     if (status == KVANT_ERROR_NO_SPACE)
         return kvant_fail(
             diag, status, "",
             "the pool has no room for the raw tail of the store, %u tokens in pages of %llu bytes",
             wanted->tokens, (unsigned long long)cache->shape.page_bytes);
-    return status == KVANT_OK ? status : kvant_fail(diag, status, "", "out of memory");
+    return status == KVANT_ERROR_MEMORY ? kvant_fail(diag, status, "", "out of memory") : status;
 }

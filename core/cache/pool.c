@@ -39,7 +39,7 @@ struct kvant_pool {
     unsigned char *base;
     unsigned unit_shift;
     uint32_t units;
-    unsigned char *mapping;
+    unsigned char *mapping; /* NULL = the bytes are somebody else's, and not ours to touch */
     size_t mapping_bytes;
 
     pool_extent *extents; /* [capacity]; the numbers below `fresh` were in use */
@@ -79,8 +79,12 @@ void *kvant_pool_address(const kvant_pool *pool, uint32_t index) {
     return pool->base + ((uint64_t)index << pool->unit_shift);
 }
 
+uint64_t kvant_pool_unit(const kvant_pool *pool) {
+    return UINT64_C(1) << pool->unit_shift;
+}
+
 static void poison(kvant_pool *pool, uint32_t start, uint32_t units) {
-    if (!KVANT_CHECKED || units == 0) return;
+    if (!KVANT_CHECKED || units == 0 || pool->mapping == NULL) return;
     size_t bytes = (size_t)units << pool->unit_shift;
     memset(kvant_pool_address(pool, start), KVANT_POISON, bytes);
     ASAN_POISON_MEMORY_REGION(kvant_pool_address(pool, start), bytes);
@@ -119,7 +123,9 @@ static kvant_status open_tables(kvant_pool *pool) {
     return KVANT_OK;
 }
 
-kvant_status kvant_pool_open(uint64_t bytes, uint32_t alignment, kvant_pool **out, kvant_diag *diag) {
+/* base: NULL = memory of the pool's own. */
+static kvant_status open_pool(void *base, uint64_t bytes, uint32_t alignment, kvant_pool **out,
+                              kvant_diag *diag) {
     *out = NULL;
     if (alignment == 0 || (alignment & (alignment - 1)) != 0)
         return kvant_fail(diag, KVANT_ERROR_ARGUMENT, "", "an alignment of %u is not a power of two",
@@ -138,18 +144,32 @@ kvant_status kvant_pool_open(uint64_t bytes, uint32_t alignment, kvant_pool **ou
     if (status == KVANT_OK) {
         pool->unit_shift = shift;
         pool->units = (uint32_t)(size >> shift);
-        status = map_region(pool, (size_t)size, alignment);
+        pool->base = base;
+        if (base == NULL) status = map_region(pool, (size_t)size, alignment);
     }
     if (status == KVANT_OK) status = open_tables(pool);
     if (status != KVANT_OK) {
         kvant_pool_close(pool);
         return kvant_fail(diag, status, "", "a pool of %" PRIu64 " bytes cannot be reserved", bytes);
     }
-    uint32_t early = (uint32_t)POISONED_EARLY >> shift;
+    uint32_t early = base == NULL ? (uint32_t)POISONED_EARLY >> shift : 0;
     pool->poisoned = early < pool->units ? early : pool->units;
     ASAN_POISON_MEMORY_REGION(pool->base, (size_t)pool->poisoned << shift);
     *out = pool;
     return KVANT_OK;
+}
+
+kvant_status kvant_pool_open(uint64_t bytes, uint32_t alignment, kvant_pool **pool, kvant_diag *diag) {
+    return open_pool(NULL, bytes, alignment, pool, diag);
+}
+
+kvant_status kvant_pool_open_at(void *base, uint64_t bytes, uint32_t alignment, kvant_pool **pool,
+                                kvant_diag *diag) {
+    *pool = NULL;
+    if (base == NULL || alignment == 0 || (uintptr_t)base % alignment != 0)
+        return kvant_fail(diag, KVANT_ERROR_ARGUMENT, "",
+                          "a pool's first address is 0, or not a multiple of %u", alignment);
+    return open_pool(base, bytes, alignment, pool, diag);
 }
 
 void kvant_pool_close(kvant_pool *pool) {

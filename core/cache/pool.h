@@ -25,6 +25,11 @@ enum { KVANT_POOL_UNIT = 64 };
  * bits reach over the pool (256 GiB with units of 64 bytes). Errors: ARGUMENT (alignment; less bytes than a
  * unit), MEMORY. */
 kvant_status kvant_pool_open(uint64_t bytes, uint32_t alignment, kvant_pool **pool, kvant_diag *diag);
+
+/* The same over addresses of somebody else's, from `base` on, a multiple of the alignment: a device's. The
+ * pool hands them out, and nothing of it reads or writes what lies there. They outlive the pool. */
+kvant_status kvant_pool_open_at(void *base, uint64_t bytes, uint32_t alignment, kvant_pool **pool,
+                                kvant_diag *diag);
 void kvant_pool_close(kvant_pool *pool); /* NULL is fine */
 
 /* bytes rounded up to units: what an extent of that many bytes takes. The largest multiple of the unit where
@@ -42,6 +47,9 @@ void kvant_pool_shrink(kvant_pool *pool, uint32_t index, uint64_t bytes);
 void kvant_pool_give(kvant_pool *pool, uint32_t index);
 
 void *kvant_pool_address(const kvant_pool *pool, uint32_t index);
+
+/* Bytes from one index to the next. */
+uint64_t kvant_pool_unit(const kvant_pool *pool);
 
 /* In bytes, but for `extents`. */
 typedef struct kvant_pool_state {

@@ -1,4 +1,5 @@
 /* Truncate and drop: tokens that go, without a copy and without touching what is encoded. See cache.h. */
+#include "cache/place.h"
 #include "cache/sequence.h"
 
 #include <kvant/kit/diag.h>
@@ -89,6 +90,19 @@ static kvant_status cut_lists(kvant_sequence *s, uint64_t length, uint32_t block
     return status;
 }
 
+/* The first `length` sinks to a page. block: NULL = they were dropped with it, and nobody reads them. */
+static kvant_status copy_sinks(kvant_cache *cache, const cache_block *block, const cache_page *page,
+                               uint32_t length, kvant_diag *diag) {
+    if (block != NULL) return cache_page_copy(cache, block->sinks, true, page, length, diag);
+    kvant_status status = KVANT_OK;
+    for (uint32_t i = 0; i < 2 * cache->shape.layer_count && status == KVANT_OK; i++) {
+        kvant_mutable_view rows = cache_page_rows(cache, page, i / 2, i % 2, 0, length);
+        uint64_t bytes = length * cache->shape.layers[i / 2].row_bytes[i % 2];
+        status = cache->place->zero(cache, rows.data, bytes, diag);
+    }
+    return status;
+}
+
 /* Among the sinks: their raw rows become the tail again. Where block 0 is gone all of them were dropped. */
 static kvant_status cut_sinks(kvant_sequence *s, uint64_t length, kvant_diag *diag) {
     kvant_cache *cache = s->cache;
@@ -101,15 +115,12 @@ static kvant_status cut_sinks(kvant_sequence *s, uint64_t length, kvant_diag *di
                       (unsigned long long)length,
                       status == KVANT_ERROR_NO_SPACE ? "the pool has no room" : "out of memory");
     const cache_block *block = s->block_count > 0 && s->blocks[0]->first_position == 0 ? s->blocks[0] : NULL;
-    for (uint32_t i = 0; i < 2 * cache->shape.layer_count; i++) {
-        kvant_mutable_view to = cache_page_rows(cache, page, i / 2, i % 2, 0, (uint32_t)length);
-        if (block != NULL) {
-            kvant_view from =
-                cache_view(cache_sink_rows(cache, block->sinks, i / 2, i % 2, (uint32_t)length));
-            cache_copy_rows(&from, &to);
-        } else {
-            memset(to.data, 0, (size_t)(length * cache->shape.layers[i / 2].row_bytes[i % 2]));
-        }
+    status = copy_sinks(cache, block, page, (uint32_t)length, diag);
+    if (status != KVANT_OK) {
+        pthread_mutex_lock(&cache->lock);
+        cache_page_release(cache, page);
+        pthread_mutex_unlock(&cache->lock);
+        return status;
     }
     if (block != NULL) {
         memcpy(cache_page_ids(page), block->ids, (size_t)length * sizeof *block->ids);

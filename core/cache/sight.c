@@ -27,6 +27,7 @@ cache_sight sight_place(void *memory, uint32_t references, uint32_t runs, uint32
     cache_sight sight = {.reference_room = references, .run_room = runs};
     (void)rows;
     sight.references = (kvant_reference *)(void *)at;
+    sight.gpu_references = (kvant_gpu_reference *)(void *)at;
     at += rounded(references * sizeof(kvant_reference));
     sight.runs = (kvant_raw_run *)(void *)at;
     at += rounded(runs * sizeof(kvant_raw_run));
@@ -48,7 +49,19 @@ typedef struct sight_walk {
 static void add_reference(void *context, uint64_t from, uint64_t to) {
     sight_walk *w = context;
     const cache_extent *extents = &w->block->extents[2 * (size_t)w->layer];
-    kvant_reference *r = &w->sight->references[w->sight->reference_count++];
+    uint32_t at = w->sight->reference_count++;
+    if (w->cache->device != NULL) {
+        w->sight->gpu_references[at] =
+            (kvant_gpu_reference){.first_position = w->block->first_position,
+                                  .key_index = extents[KVANT_SIDE_KEY].index,
+                                  .value_index = extents[KVANT_SIDE_VALUE].index,
+                                  .key_step = extents[KVANT_SIDE_KEY].steps,
+                                  .value_step = extents[KVANT_SIDE_VALUE].steps,
+                                  .live_first = (uint32_t)(from - w->block->first_position),
+                                  .live_count = (uint32_t)(to - from)};
+        return;
+    }
+    kvant_reference *r = &w->sight->references[at];
     *r = (kvant_reference){.key = kvant_pool_address(w->cache->pool, extents[KVANT_SIDE_KEY].index),
                            .value = kvant_pool_address(w->cache->pool, extents[KVANT_SIDE_VALUE].index),
                            .key_size = cache_extent_size(w->cache, w->block, w->layer, KVANT_SIDE_KEY),

@@ -12,6 +12,7 @@
 #ifndef KVANT_CACHE_STEP_H
 #define KVANT_CACHE_STEP_H
 
+#include "cache/place.h"
 #include "cache/sequence.h"
 
 enum { CACHE_LAYER_MISSING = 0, CACHE_LAYER_OPEN = 1, CACHE_LAYER_DONE = 2 };
@@ -19,12 +20,13 @@ enum { CACHE_LAYER_MISSING = 0, CACHE_LAYER_OPEN = 1, CACHE_LAYER_DONE = 2 };
 typedef struct cache_step_layer {
     uint32_t state;     /* CACHE_LAYER_* */
     kvant_view rows[2]; /* while open: the caller's, or what stands for them */
-    void *replaced[2];  /* rows with what was not finite replaced; NULL = the caller's are used */
+    void *replaced[2]; /* the place's: rows with what was not finite replaced; NULL = the caller's are used */
 } cache_step_layer;
 
 /* What the attention floor is told of one sequence. */
 typedef struct cache_sight {
     kvant_reference *references;
+    kvant_gpu_reference *gpu_references; /* in their place, where the cache lies on a device */
     kvant_raw_run *runs;
     kvant_view *views; /* two for each run */
     kvant_token_range *ranges;
@@ -43,29 +45,50 @@ struct cache_step {
     uint32_t reserved;                 /* places in the index */
     cache_step_layer *layers;
     uint64_t saturated, replaced;
-    cache_buffer *buffer; /* encode scratch of all threads | attention scratch | sight */
+    cache_buffer *buffer; /* host: encode scratch of all threads | attention scratch | sight */
     size_t attend_at, attend_bytes, sight_at;
-    uint64_t table_bytes; /* of this struct with its arrays */
+    struct cache_device_step *device; /* place_device.h; NULL on the host */
+    uint64_t table_bytes;             /* of this struct with its arrays */
 };
+
+/* Places of the grid that hold positions before this one. */
+uint32_t step_places(const kvant_sequence *s, uint64_t position);
 
 /* The page at a place of the grid; NULL where the step needs none. */
 cache_page *step_page(const kvant_sequence *s, uint32_t place);
 
+extern const char *const step_side_names[2];
+
 /* The layer's views as the step's rows, once they are known to be right. */
 kvant_status step_open_layer(kvant_sequence *s, uint32_t layer, const kvant_view *keys,
                              const kvant_view *values, kvant_diag *diag);
-kvant_status step_close_layer(kvant_sequence *s, uint32_t layer, kvant_diag *diag);
 
-/* ---- Encoding (seal.c) --------------------------------------------------------------------------------- */
+/* The open layer's rows are kept or encoded, in sequences of one cache. */
+kvant_status step_close_layers(kvant_sequence *const *sequences, uint32_t count, uint32_t layer,
+                               kvant_diag *diag);
 
-/* Sealed blocks [first, first + count) of the step in the layers [layer, layer + layers), from pages or from
- * the open layer's views; each exactly once. Counts what saturated. */
-kvant_status step_encode(kvant_sequence *s, uint32_t first, uint32_t count, uint32_t layer, uint32_t layers,
-                         kvant_diag *diag);
+/* Which rows of the step go to the page at a place, of keys and of values; false if there is no page. The
+ * place has tokens of the step. */
+bool step_kept(const kvant_sequence *s, uint32_t place, uint32_t layer, cache_copy copies[2]);
 
-/* Calls body(argument, index, thread) for every index below count, with the cache's loop or threads. False if
- * the loop left one out. */
-bool cache_loop(kvant_cache *cache, uint32_t count, kvant_loop_body *body, void *argument);
+/* ---- Sealed blocks (seal.c) ---------------------------------------------------------------------------- */
+
+/* The rows of the block at a place: a page's, where it has rows from before the step, else the step's own. */
+kvant_view step_block_rows(const kvant_sequence *s, uint32_t place, uint32_t layer, uint32_t side);
+
+/* What the largest size reserved and the encoded one does not take goes back to the pool. Takes the lock. */
+void step_shrink(kvant_sequence *s, uint32_t first, uint32_t count, uint32_t layer, uint32_t layers);
+
+/* ---- Lists of callers, walked by the first entry's struct_size ----------------------------------------- */
+
+static inline const kvant_attend_part *attend_part_at(const kvant_attend_part *parts, uint32_t index) {
+    return (const kvant_attend_part *)(const void *)((const char *)parts +
+                                                     (size_t)index * parts[0].struct_size);
+}
+
+static inline const kvant_step_rows *step_rows_at(const kvant_step_rows *rows, uint32_t index) {
+    return (const kvant_step_rows *)(const void *)((const char *)rows + (size_t)index * rows[0].struct_size);
+}
 
 /* ---- What a layer's queries see (sight.c) -------------------------------------------------------------- */
 

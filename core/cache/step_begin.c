@@ -1,5 +1,6 @@
 /* kvant_step_begin: everything that the step can need is taken here; then the blocks of the tail that have
  * become old enough are encoded. See step.h. */
+#include "cache/place.h"
 #include "cache/step.h"
 
 #include <kvant/kit/diag.h>
@@ -30,11 +31,6 @@ static kvant_status check(const kvant_sequence *s, const kvant_step_options *opt
     return KVANT_OK;
 }
 
-static uint32_t places(const kvant_sequence *s, uint64_t end) {
-    return (uint32_t)((end - s->tail_first + s->cache->shape.block_tokens - 1) /
-                      s->cache->shape.block_tokens);
-}
-
 /* Whole blocks of the tail and the step, all of whose tokens are older than the newest `recent` of those that
  * are not tentative. */
 static uint64_t count_sealed(const kvant_sequence *s, uint64_t settled) {
@@ -58,7 +54,8 @@ cache_page *step_page(const kvant_sequence *s, uint32_t place) {
 static cache_step *make_step(kvant_sequence *s, const kvant_step_options *options) {
     const cache_shape *shape = &s->cache->shape;
     uint64_t end = s->length + options->count, sealed = count_sealed(s, end - options->tentative);
-    uint32_t grid = places(s, end), whole = (uint32_t)((s->length - s->tail_first) / shape->block_tokens);
+    uint32_t grid = step_places(s, end),
+             whole = (uint32_t)((s->length - s->tail_first) / shape->block_tokens);
     uint32_t first_fresh = sealed > s->page_count ? (uint32_t)sealed : s->page_count;
     uint32_t fresh = grid > first_fresh ? grid - first_fresh : 0;
     uint64_t bytes = sizeof(cache_step) + shape->layer_count * sizeof(cache_step_layer) +
@@ -83,7 +80,7 @@ static cache_step *make_step(kvant_sequence *s, const kvant_step_options *option
 
 static kvant_status take_lists(kvant_sequence *s) {
     const cache_step *step = s->step;
-    uint64_t pages = places(s, step->end) - step->sealed_count;
+    uint64_t pages = step_places(s, step->end) - step->sealed_count;
     uint32_t steady = cache_steady_pages(&s->cache->shape);
     if (pages < steady) pages = steady;
     bool taken = cache_list_reserve(s->cache, (void **)&s->blocks, &s->block_room,
@@ -92,20 +89,8 @@ static kvant_status take_lists(kvant_sequence *s) {
     return taken ? KVANT_OK : KVANT_ERROR_MEMORY;
 }
 
-static kvant_status take_buffer(kvant_sequence *s) {
-    const kvant_cache *cache = s->cache;
-    cache_step *step = s->step;
-    uint32_t references = 0, runs = 0;
-    sight_room(s, &references, &runs);
-    step->attend_at = cache->threads * (size_t)cache->shape.encode_scratch;
-    step->attend_bytes = cache->attend_scratch[step->count > 1];
-    step->sight_at = step->attend_at + (step->attend_bytes + 63) / 64 * 64;
-    step->buffer = cache_buffer_take(s->cache, step->sight_at + sight_bytes(references, runs, step->count));
-    return step->buffer != NULL ? KVANT_OK : KVANT_ERROR_MEMORY;
-}
-
 /* The tail's last page gets rows of the step: a copy of it does, where others hold it too. */
-static kvant_status take_copy(kvant_sequence *s) {
+static kvant_status take_copy(kvant_sequence *s, kvant_diag *diag) {
     kvant_cache *cache = s->cache;
     uint32_t filled = (uint32_t)((s->length - s->tail_first) % cache->shape.block_tokens);
     if (filled == 0) return KVANT_OK;
@@ -117,22 +102,18 @@ static kvant_status take_copy(kvant_sequence *s) {
     cache_page *copy = NULL;
     kvant_status status = cache_page_new(cache, cache->shape.page_bytes, &copy);
     if (status != KVANT_OK) return status;
-    for (uint32_t i = 0; i < 2 * cache->shape.layer_count; i++) {
-        kvant_view from = cache_view(cache_page_rows(cache, last, i / 2, i % 2, 0, filled));
-        kvant_mutable_view to = cache_page_rows(cache, copy, i / 2, i % 2, 0, filled);
-        cache_copy_rows(&from, &to);
-    }
+    s->step->copy = copy;
+    status = cache_page_copy(cache, last, false, copy, filled, diag);
     memcpy(cache_page_ids(copy), cache_page_ids(last), filled * sizeof(uint64_t));
     memcpy(cache_page_tags(&cache->shape, copy), cache_page_tags(&cache->shape, last), filled);
-    s->step->copy = copy;
-    return KVANT_OK;
+    return status;
 }
 
-static kvant_status take_room(kvant_sequence *s) {
+static kvant_status take_room(kvant_sequence *s, kvant_diag *diag) {
     cache_step *step = s->step;
     kvant_status status = take_lists(s);
-    if (status == KVANT_OK) status = take_buffer(s);
-    if (status == KVANT_OK) status = take_copy(s);
+    if (status == KVANT_OK) status = s->cache->place->begin(s, diag);
+    if (status == KVANT_OK) status = take_copy(s, diag);
     for (uint32_t i = 0; i < step->fresh_count && status == KVANT_OK; i++)
         status = cache_page_new(s->cache, s->cache->shape.page_bytes, &step->fresh[i]);
     for (uint32_t i = 0; i < step->sealed_count && status == KVANT_OK; i++) {
@@ -160,7 +141,7 @@ static void put_ids(kvant_sequence *s, const kvant_step_options *options) {
     const cache_shape *shape = &s->cache->shape;
     cache_step *step = s->step;
     uint32_t block_tokens = shape->block_tokens;
-    for (uint32_t place = step->old_count; place < places(s, step->end); place++) {
+    for (uint32_t place = step->old_count; place < step_places(s, step->end); place++) {
         uint64_t base = s->tail_first + (uint64_t)place * block_tokens;
         cache_page *page = step_page(s, place);
         if (page != NULL)
@@ -231,6 +212,7 @@ static kvant_status put_keys(kvant_sequence *s) {
 
 static kvant_status no_room(const kvant_sequence *s, const cache_step *step, kvant_status status,
                             kvant_diag *diag) {
+    if (status == KVANT_ERROR_DEVICE) return status; /* who says it knows what went wrong */
     if (status != KVANT_ERROR_NO_SPACE) return REFUSE(status, "", "%s", kvant_status_text(status));
     const cache_shape *shape = &s->cache->shape;
     uint64_t block = 0, page = cache_rounded(shape, shape->page_bytes);
@@ -255,7 +237,7 @@ kvant_status kvant_step_begin(kvant_sequence *sequence, const kvant_step_options
     s->step = make_step(s, options);
     if (s->step == NULL) return REFUSE(KVANT_ERROR_MEMORY, "", "out of memory");
     cache_step counts = *s->step;
-    status = take_room(s);
+    status = take_room(s, diag);
     if (status == KVANT_OK) {
         put_ids(s, options);
         status = put_keys(s);
@@ -264,7 +246,7 @@ kvant_status kvant_step_begin(kvant_sequence *sequence, const kvant_step_options
         kvant_step_abort(s);
         return no_room(s, &counts, status, diag);
     }
-    status = step_encode(s, 0, s->step->old_count, 0, s->cache->shape.layer_count, diag);
+    status = s->cache->place->encode(s, 0, s->step->old_count, 0, s->cache->shape.layer_count, diag);
     if (status != KVANT_OK) kvant_step_abort(s);
     return status;
 }

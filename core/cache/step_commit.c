@@ -3,14 +3,10 @@
 
 #include <kvant/kit/diag.h>
 
-#include <stdlib.h>
-
 /* Frees the step itself; what it held is somebody's or gone. */
 static void forget(kvant_sequence *s) {
     cache_step *step = s->step;
-    for (uint32_t layer = 0; layer < s->cache->shape.layer_count; layer++)
-        for (uint32_t side = 0; side < 2; side++) free(step->layers[layer].replaced[side]);
-    cache_buffer_give(s->cache, step->buffer);
+    s->cache->place->end(s);
     cache_give(s->cache, step, step->table_bytes);
     s->step = NULL;
 }
@@ -114,6 +110,7 @@ kvant_status kvant_step_commit(kvant_sequence *sequence, uint32_t keep, kvant_di
         return kvant_fail(diag, KVANT_ERROR_ARGUMENT, "", "kvant_step_commit: sequence is NULL");
     kvant_sequence *s = sequence;
     kvant_status status = check(s, keep, diag);
+    if (status == KVANT_OK) status = s->cache->place->commit(s, diag);
     if (status != KVANT_OK) {
         kvant_step_abort(s);
         return status;

@@ -249,12 +249,52 @@ static void an_error_ends_the_batch(void **state) {
     rig_close(r);
 }
 
+/* Channels apart, rows apart, and the bytes between them are the caller's: sinks, a block and raw rows. */
+static void reads_into_rows_that_lie_apart(void **state) {
+    (void)state;
+    enum { TOKENS = 70, GAP = 0xee };
+    static const uint32_t dtypes[3] = {KVANT_DTYPE_F16, KVANT_DTYPE_F32, KVANT_DTYPE_BF16};
+    rig *r = rig_open(&(rig_wish){0});
+    uint64_t *ids = rig_ids(TOKENS, 8);
+    kvant_sequence *s = rig_sequence(r);
+    rig_grow(r, s, ids, TOKENS, 33);
+    void *scratch = aligned_alloc(64, (kvant_cache_read_scratch(r->cache) + 63) / 64 * 64);
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t dtype = dtypes[i / 2], side = i % 2, heads = r->layers[0].kv_heads;
+        uint32_t dim = side == KVANT_SIDE_KEY ? r->layers[0].key_dim : r->layers[0].value_dim;
+        uint32_t width = dtype == KVANT_DTYPE_F32 ? 4 : 2;
+        size_t dense_bytes = (size_t)TOKENS * heads * dim * width, bytes = 3 * dense_bytes;
+        unsigned char *dense = malloc(dense_bytes), *apart = malloc(bytes), *want = malloc(bytes);
+        assert_true(dense != NULL && apart != NULL && want != NULL && scratch != NULL);
+        kvant_mutable_view rows = rig_view(dense, dtype, TOKENS, heads, dim);
+        rig_ok(kvant_sequence_read(s, 0, side, 0, &rows, scratch, &rig_diag));
+        memset(apart, GAP, bytes);
+        memset(want, GAP, bytes);
+        for (uint32_t e = 0; e < TOKENS * heads * dim; e++)
+            memcpy(want + (size_t)e * 3 * width, dense + (size_t)e * width, width);
+        rows.data = apart;
+        rows.token_stride *= 3;
+        rows.head_stride *= 3;
+        rows.channel_stride *= 3;
+        rig_ok(kvant_sequence_read(s, 0, side, 0, &rows, scratch, &rig_diag));
+        kvant_assert_bytes(apart, want, bytes);
+        free(dense);
+        free(apart);
+        free(want);
+    }
+    free(scratch);
+    free(ids);
+    kvant_sequence_free(s);
+    rig_close(r);
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_and_one_by_one),
         cmocka_unit_test(questions_to_many),
         cmocka_unit_test(a_layer_in_its_parts),
         cmocka_unit_test(an_error_ends_the_batch),
+        cmocka_unit_test(reads_into_rows_that_lie_apart),
     };
     return kvant_run_tests(tests, argc, argv);
 }

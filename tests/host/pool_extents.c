@@ -225,6 +225,31 @@ static void opens_what_it_can(void **state) {
     }
 }
 
+/* Addresses of somebody else's: where they say that they are, and never touched, as there is nothing. */
+static void addresses_of_somebody_else(void **state) {
+    (void)state;
+    const uintptr_t base = 0x7654300;
+    kvant_pool *pool = NULL;
+    kvant_diag diag = {.struct_size = sizeof diag};
+    void *at = (void *)base;
+    assert_int_equal(kvant_pool_open_at(NULL, 1 << 20, 256, &pool, &diag), KVANT_ERROR_ARGUMENT);
+    assert_int_equal(kvant_pool_open_at(at, 1 << 20, 512, &pool, &diag), KVANT_ERROR_ARGUMENT);
+    assert_int_equal(kvant_pool_open_at(at, 1 << 20, 0, &pool, &diag), KVANT_ERROR_ARGUMENT);
+    assert_int_equal(kvant_pool_open_at(at, 100, 256, &pool, &diag), KVANT_ERROR_ARGUMENT);
+    assert_null(pool);
+    assert_int_equal(kvant_pool_open_at(at, (1 << 20) + 99, 256, &pool, &diag), KVANT_OK);
+    assert_int_equal(kvant_pool_unit(pool), 256);
+    assert_int_equal(kvant_pool_describe(pool, 1).capacity, 1 << 20);
+    uint32_t a = kvant_pool_take(pool, 1000), b = kvant_pool_take(pool, 300), c = kvant_pool_take(pool, 1);
+    assert_int_equal((uintptr_t)kvant_pool_address(pool, a), base);
+    assert_int_equal((uintptr_t)kvant_pool_address(pool, b), base + 1024);
+    assert_int_equal((uintptr_t)kvant_pool_address(pool, c), base + 1024 + 512);
+    kvant_pool_shrink(pool, a, 256);
+    kvant_pool_give(pool, b);
+    assert_int_equal(kvant_pool_take(pool, 1200), a + 1);
+    kvant_pool_close(pool);
+}
+
 /* The last extent of a pool with nothing left is like the first. */
 static void last_extent_of_a_full_pool(void **state) {
     (void)state;
@@ -536,7 +561,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(units_grow_with_the_pool),   cmocka_unit_test(tables_stay_below_one_percent),
         cmocka_unit_test(many_holes_are_quick),       cmocka_unit_test(opens_or_has_no_memory),
         cmocka_unit_test(no_memory_for_tables),       cmocka_unit_test(what_is_freed_is_poisoned),
-        cmocka_unit_test(mistakes_end_the_process),
+        cmocka_unit_test(mistakes_end_the_process),   cmocka_unit_test(addresses_of_somebody_else),
     };
     return kvant_run_tests(tests, argc, argv);
 }

@@ -6,13 +6,15 @@
 #define SIZE(type, size)         _Static_assert(sizeof(type) == (size), "size of " #type)
 #define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #type "." #member)
 
-SIZE(kvant_cache_options, 40);
+SIZE(kvant_cache_options, 56);
 AT(kvant_cache_options, struct_size, 0);
 AT(kvant_cache_options, threads, 4);
 AT(kvant_cache_options, bytes, 8);
 AT(kvant_cache_options, loop, 16);
 AT(kvant_cache_options, loop_context, 24);
 AT(kvant_cache_options, store, 32);
+AT(kvant_cache_options, device, 40);
+AT(kvant_cache_options, stream, 48);
 
 SIZE(kvant_bytes, 56);
 AT(kvant_bytes, struct_size, 0);

@@ -39,7 +39,28 @@
  *
  * Memory: `bytes` bounds the pool, which holds extents and raw rows. Tables beside it (token ids, keys,
  * lists: see kvant_bytes) and scratch come from malloc. When the pool is full, blocks that no sequence holds
- * are evicted, those used longest ago first; where that does not do, begin refuses with NO_SPACE. */
+ * are evicted, those used longest ago first; where that does not do, begin refuses with NO_SPACE.
+ *
+ * Devices: with options.device the pool lies there, and rows, queries, outputs and log-sum-exps that calls
+ * are given are its memory too: views whose data, and pointers that, are device addresses, which the host
+ * does not read. The same calls do the same things to the same bytes: extents are equal to the host's, and go
+ * through stores from one to the other. What is different:
+ *
+ *     - Everything is put into the cache's stream, in the order of the calls. Only commit, abort, read,
+ *       save, load, lookup from a store and eviction into one wait for it, and begin where the works' lists
+ *       must grow or extents have different sizes. Memory that a call was given is used in the stream's
+ *       order, and may be given back in it.
+ *     - Numbers that are not finite are found by the device: where a pipeline says on_nonfinite = error,
+ *       commit refuses with NOT_FINITE, naming layer, side, position, head and channel, and ends the step as
+ *       every error does. Where it says saturate, rows are replaced in a copy.
+ *     - Sizes of extents are known at commit: until then those of different sizes take their largest.
+ *     - Queries stand at consecutive positions and see up to themselves, or the newest of a window; they are
+ *       of the geometry's dtype; all heads are attended. Everything else is refused with UNSUPPORTED or
+ *       DTYPE.
+ *     - kvant_attention_options of a call: `scale` and `soft_cap` alone; `threads` and `loop` of the cache
+ *       are not used. Outputs are within tolerance of the host's, not equal bit for bit.
+ *     - Beside the pool the device holds lists and scratch of attention, as much as the steps under way need
+ *       at once: begin takes them. */
 #ifndef KVANT_CACHE_H
 #define KVANT_CACHE_H
 
@@ -52,7 +73,8 @@ extern "C" {
 /* ---- Cache --------------------------------------------------------------------------------------------- */
 
 typedef struct kvant_cache kvant_cache;
-typedef struct kvant_store kvant_store; /* stores.h */
+typedef struct kvant_store kvant_store;   /* stores.h */
+typedef struct kvant_device kvant_device; /* device.h */
 
 typedef struct kvant_cache_options {
     uint32_t struct_size;
@@ -62,6 +84,10 @@ typedef struct kvant_cache_options {
     void *loop_context;
     kvant_store *store; /* NULL = none. Blocks that are evicted are put there first (a put that fails is
                            counted, and the block is gone), and lookups go on there. Outlives the cache */
+    kvant_device *device; /* NULL = the pool lies in the host's memory. Else it is the device's, and so are
+                             rows, queries, outputs and log-sum-exps of all calls: see above. Outlives the
+                             cache */
+    void *stream;         /* a CUstream of the device: everything happens in its order */
 } kvant_cache_options;
 
 /* Opens the codecs of all layers. The plan may go. Errors: ARGUMENT (less bytes than one block and its raw
@@ -211,12 +237,12 @@ KVANT_API kvant_status kvant_sequence_bytes(const kvant_sequence *sequence, kvan
 
 /* The rows that queries see of a layer: rows->tokens tokens from position `first` on, decoded or raw,
  * converted to rows->dtype (F32, F16, BF16); all kv heads. scratch: kvant_cache_read_scratch bytes, aligned
- * to 64. Before a commit: as before begin. ARGUMENT names the first token that was dropped or released, or is
- * beyond the length. */
+ * to 64; on a device not used, and NULL will do. Before a commit: as before begin. Waits for a device.
+ * ARGUMENT names the first token that was dropped or released, or is beyond the length. */
 KVANT_API kvant_status kvant_sequence_read(const kvant_sequence *sequence, uint32_t layer, uint32_t side,
                                            uint64_t first, const kvant_mutable_view *rows, void *scratch,
                                            kvant_diag *diag);
-KVANT_API size_t kvant_cache_read_scratch(const kvant_cache *cache);
+KVANT_API size_t kvant_cache_read_scratch(const kvant_cache *cache); /* 0 on a device */
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
@@ -230,12 +256,13 @@ typedef struct kvant_step_options {
 } kvant_step_options;
 
 /* Errors: ARGUMENT, MEMORY, NO_SPACE (of the pool, after evicting what nobody holds: the message says what
- * the step takes and what is free). */
+ * the step takes and what is free), DEVICE. */
 KVANT_API kvant_status kvant_step_begin(kvant_sequence *sequence, const kvant_step_options *options,
                                         kvant_diag *diag);
 
 /* The keys and values of one layer: [count, kv_heads, dim], of the geometry's dtype and side of RoPE. The
- * views are used until the call returns. NOT_FINITE names layer, side, position, head and channel. */
+ * views are used until the call returns, what they show on a device in the stream's order. NOT_FINITE names
+ * layer, side, position, head and channel; on a device commit says it. */
 KVANT_API kvant_status kvant_step_put(kvant_sequence *sequence, uint32_t layer, const kvant_view *keys,
                                       const kvant_view *values, kvant_diag *diag);
 
@@ -250,7 +277,7 @@ typedef struct kvant_step_rows {
      * positions. */
     const kvant_view *queries;
     const kvant_mutable_view *outputs; /* [count, q_heads, value_dim] */
-    float *log_sum_exp;                /* [count, q_heads]; NULL = not asked for */
+    float *log_sum_exp;                /* [count, q_heads]; NULL = not asked for. On a device: there */
 } kvant_step_rows;
 
 /* The same with the attention of the step's queries, for sequences of one cache, each in a step of its own.
@@ -269,7 +296,8 @@ KVANT_API kvant_status kvant_step_layer_begin(kvant_sequence *sequence, uint32_t
 KVANT_API kvant_status kvant_step_layer_end(kvant_sequence *sequence, uint32_t layer, kvant_diag *diag);
 
 /* Publishes the first `keep` tokens of the step, count - tentative <= keep <= count; of the others there is
- * no trace. ARGUMENT where a layer was not given. */
+ * no trace. ARGUMENT where a layer was not given. Waits for a device; NOT_FINITE then is of any row of the
+ * step, also of one that would not be kept. */
 KVANT_API kvant_status kvant_step_commit(kvant_sequence *sequence, uint32_t keep, kvant_diag *diag);
 
 /* Nothing happens where there is no step. */
@@ -291,14 +319,15 @@ typedef struct kvant_attend_part {
 
 /* Attention of any queries over sequences of one cache; changes nothing. Where the layer is open in a step,
  * the step's rows are seen; where it is not, the sequence as of its last commit. Released tokens of a
- * windowed layer and dropped ones are not seen. scratch: aligned to 64. Errors as kvant_attention_run; the
- * step goes on. */
+ * windowed layer and dropped ones are not seen. scratch: aligned to 64; on a device not used, and NULL will
+ * do. Errors as kvant_attention_run; on a device UNSUPPORTED names the part and row whose range is not what
+ * kvant_token_range_causal gives for any position and window. The step goes on. */
 KVANT_API kvant_status kvant_cache_attend(const kvant_cache *cache, uint32_t layer,
                                           const kvant_attend_part *parts, uint32_t count,
                                           const kvant_attention_options *options, void *scratch,
                                           size_t scratch_size, kvant_diag *diag);
 
-/* Bytes of scratch for that call; 0 if its arguments are wrong. */
+/* Bytes of scratch for that call; 0 if its arguments are wrong, and on a device. */
 KVANT_API size_t kvant_cache_attend_scratch(const kvant_cache *cache, uint32_t layer,
                                             const kvant_attend_part *parts, uint32_t count,
                                             const kvant_attention_options *options);
