@@ -7,12 +7,14 @@
 
 #include <kvant/kit/diag.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static const char help[] =
     "usage: kvant eval PIPELINE... DUMP... [--layers] [--csv | --json] [--html FILE] [--threads N]\n"
+    "                  [--device N]\n"
     "\n"
     "Measures pipelines on keys, values and queries of a real run. What ends in .safetensors is a dump, a\n"
     "plain name is a codec with its defaults on both sides, everything else is a pipeline's INI file.\n"
@@ -22,6 +24,8 @@ static const char help[] =
     "  --csv         comma-separated values instead of the table\n"
     "  --html FILE   also writes a page with tables and plots; needs gnuplot\n"
     "  --threads N   threads; results do not depend on them\n"
+    "  --device N    encodes, decodes and attends on GPU N, from 0. Nothing is left to the CPU: a codec\n"
+    "                without kernels is an error. All numbers but times are those that the CPU gives\n"
     "\n"
     "Columns. bits: codes alone, and with scales and padding, per element of an extent; bytes: everything\n"
     "stored, raw rows too. NMSE: sum (x-x')^2 / sum x^2 of coded tokens. Attention error: ||o-o'|| / ||o||\n"
@@ -29,9 +33,11 @@ static const char help[] =
     "worst one. recent: the same with the pipeline's recent window raw, as a growing cache would have it;\n"
     "all other columns code every whole block. head: layer.head with the largest error. row KL: between\n"
     "exact and coded softmax rows, in nats. raw: tokens that stayed raw (sinks and tail). GB/s of one\n"
-    "thread, at 4 bytes an element. \"-\": the dump lacks what it takes.\n"
+    "thread, at 4 bytes an element; on a device from launches to their end, copies not counted. \"-\": the\n"
+    "dump lacks what it takes.\n"
     "\n"
-    "Exit status 1 if a codec decoded numbers that are not finite.\n"
+    "Exit status 1 if a codec decoded numbers that are not finite, or if a device's own attention differs\n"
+    "from that of the decoded rows in double precision by more than its codecs allow.\n"
     "\n"
     "example: kvant eval pipelines/kivi-2.ini pipelines/int8.ini samples/sample.safetensors --html "
     "report.html\n";
@@ -43,6 +49,8 @@ typedef struct candidate {
 
 typedef struct request {
     bool layers, csv;
+    bool on_device;
+    uint32_t ordinal;
     const char *html;
     candidate *pipelines;
     uint32_t pipeline_count;
@@ -59,11 +67,24 @@ static bool is_dump(const char *argument) {
 }
 
 static int unknown_option(const char *option) {
-    static const char *const known[] = {"--layers",  "--csv", "--html",       "--json",
-                                        "--threads", "--isa", "--plugin-path"};
+    static const char *const known[] = {"--layers", "--csv",     "--html", "--device",
+                                        "--json",   "--threads", "--isa",  "--plugin-path"};
     const char *near = kvant_nearest(option, known, sizeof known / sizeof known[0]);
     if (near != NULL) return usage_error("eval", "unknown option %s; did you mean %s?", option, near);
     return usage_error("eval", "unknown option %s", option);
+}
+
+static int take_device(request *r, const char *value) {
+    char *end = NULL;
+    errno = 0;
+    unsigned long ordinal = value != NULL ? strtoul(value, &end, 10) : 0;
+    bool good = value != NULL && value[0] >= '0' && value[0] <= '9' && *end == '\0' && errno == 0;
+    if (!good || ordinal > INT32_MAX)
+        return usage_error("eval", "--device takes the number of a GPU, from 0, not \"%s\"",
+                           value != NULL ? value : "");
+    r->on_device = true;
+    r->ordinal = (uint32_t)ordinal;
+    return EXIT_DONE;
 }
 
 static int parse(int argc, char **argv, request *r) {
@@ -86,6 +107,9 @@ static int parse(int argc, char **argv, request *r) {
         } else if (strcmp(argument, "--html") == 0) {
             if (++i >= argc) return usage_error("eval", "--html takes a file");
             r->html = argv[i];
+        } else if (strcmp(argument, "--device") == 0 || strncmp(argument, "--device=", 9) == 0) {
+            int taken = take_device(r, argument[8] == '=' ? argument + 9 : i + 1 < argc ? argv[++i] : NULL);
+            if (taken != EXIT_DONE) return taken;
         } else {
             return unknown_option(argument);
         }
@@ -136,7 +160,7 @@ static int refuse(const char *pipeline, const char *dump, kvant_diag *diag, kvan
 }
 
 static int measure(const candidate *c, const kvant_dump *dump, const eval_dump *description,
-                   eval_result *result) {
+                   kvant_device *device, eval_result *result) {
     kvant_diag diag = {.struct_size = sizeof diag};
     kvant_plan *plan = NULL;
     kvant_plan_info info = {.struct_size = sizeof info};
@@ -150,7 +174,8 @@ static int measure(const candidate *c, const kvant_dump *dump, const eval_dump *
     }
     if (status == KVANT_OK) {
         progress p = {.pipeline = result->pipeline, .dump = description->name};
-        kvant_eval_options how = {.threads = options.threads, .progress = show_progress, .context = &p};
+        kvant_eval_options how = {
+            .threads = options.threads, .progress = show_progress, .context = &p, .device = device};
         status = kvant_eval_run(plan, dump, &how, &result->eval, &diag);
         clear_progress(&p);
     }
@@ -176,7 +201,7 @@ static bool describe(const kvant_dump *dump, eval_dump *d) {
 }
 
 /* One dump is open at a time: memory is bounded by the largest. */
-static int measure_dump(const request *r, uint32_t index, eval_report *report) {
+static int measure_dump(const request *r, uint32_t index, kvant_device *device, eval_report *report) {
     kvant_dump *dump = NULL;
     kvant_diag diag = {.struct_size = sizeof diag};
     eval_dump *description = &report->dumps[index];
@@ -189,7 +214,7 @@ static int measure_dump(const request *r, uint32_t index, eval_report *report) {
     for (uint32_t i = 0; exit_status == EXIT_DONE && i < r->pipeline_count; i++) {
         eval_result *result = &report->results[report->result_count++];
         result->dump = index;
-        exit_status = measure(&r->pipelines[i], dump, description, result);
+        exit_status = measure(&r->pipelines[i], dump, description, device, result);
     }
     kvant_dump_close(dump);
     return exit_status;
@@ -220,7 +245,37 @@ static void tell_apart(eval_report *report) {
     }
 }
 
+static int open_device(const request *r, kvant_device **device, eval_report *report) {
+    if (!r->on_device) return EXIT_DONE;
+    kvant_diag diag = {.struct_size = sizeof diag};
+    kvant_status status = kvant_device_open(r->ordinal, device, &diag);
+    report->on_device = true;
+    report->ordinal = r->ordinal;
+    report->device.struct_size = sizeof report->device;
+    if (status == KVANT_OK) status = kvant_device_describe(*device, &report->device);
+    return status == KVANT_OK ? EXIT_DONE : input_error(&diag, status);
+}
+
 /* ---- Results ------------------------------------------------------------------------------------------- */
+
+/* What makes the exit status 1. */
+static bool find_fault(const eval_report *report, const eval_result *result) {
+    const char *dump = report->dumps[result->dump].name;
+    uint32_t layer, side;
+    uint64_t count;
+    double of_allowed;
+    bool found = kvant_eval_not_finite(result->eval, &layer, &side, &count);
+    if (found)
+        fprintf(stderr, "kvant: %s on %s: layer %u %s: %llu decoded numbers are not finite\n",
+                result->pipeline, dump, layer, side == KVANT_SIDE_KEY ? "key" : "value",
+                (unsigned long long)count);
+    if (!kvant_eval_device_worst(result->eval, &layer, &of_allowed) || of_allowed <= 1) return found;
+    fprintf(stderr,
+            "kvant: %s on %s: layer %u: attention of device %u differs from that of the decoded rows by %.3g "
+            "times what float and attend_tolerance allow\n",
+            result->pipeline, dump, layer, report->ordinal, of_allowed);
+    return true;
+}
 
 static int print_report(const request *r, eval_report *report) {
     int exit_status = EXIT_DONE;
@@ -233,15 +288,8 @@ static int print_report(const request *r, eval_report *report) {
     if (options.json && !eval_print_json(report, stdout)) return input_error(&diag, KVANT_ERROR_MEMORY);
     if (r->csv) eval_print_csv(report, r->layers, stdout);
     if (!options.json && !r->csv) eval_print_table(report, r->layers);
-    for (uint32_t i = 0; i < report->result_count; i++) {
-        uint32_t layer, side;
-        uint64_t count;
-        if (!kvant_eval_not_finite(report->results[i].eval, &layer, &side, &count)) continue;
-        fprintf(stderr, "kvant: %s on %s: layer %u %s: %llu decoded numbers are not finite\n",
-                report->results[i].pipeline, report->dumps[report->results[i].dump].name, layer,
-                side == KVANT_SIDE_KEY ? "key" : "value", (unsigned long long)count);
-        exit_status = EXIT_FOUND;
-    }
+    for (uint32_t i = 0; i < report->result_count; i++)
+        if (find_fault(report, &report->results[i])) exit_status = EXIT_FOUND;
     return exit_status;
 }
 
@@ -268,12 +316,14 @@ static int run(int argc, char **argv) {
     request r = {.pipelines = calloc((size_t)argc, sizeof *r.pipelines),
                  .dumps = calloc((size_t)argc, sizeof *r.dumps)};
     eval_report report = {0};
+    kvant_device *device = NULL;
     kvant_diag diag = {.struct_size = sizeof diag};
     int exit_status = EXIT_DONE;
     if (r.pipelines == NULL || r.dumps == NULL)
         exit_status = input_error(&diag, KVANT_ERROR_MEMORY);
     else
         exit_status = parse(argc, argv, &r);
+    if (exit_status == EXIT_DONE) exit_status = open_device(&r, &device, &report);
     if (exit_status == EXIT_DONE) exit_status = load_pipelines(&r);
     if (exit_status == EXIT_DONE) {
         report.dumps = calloc(r.dump_count, sizeof *report.dumps);
@@ -282,9 +332,10 @@ static int run(int argc, char **argv) {
             exit_status = input_error(&diag, KVANT_ERROR_MEMORY);
     }
     for (uint32_t i = 0; exit_status == EXIT_DONE && i < r.dump_count; i++)
-        exit_status = measure_dump(&r, i, &report);
+        exit_status = measure_dump(&r, i, device, &report);
     if (exit_status == EXIT_DONE) exit_status = print_report(&r, &report);
     free_all(&r, &report);
+    kvant_device_close(device);
     return exit_status;
 }
 

@@ -27,7 +27,7 @@ static const char page_head[] =
     "the sinks; "
     "&ldquo;recent&rdquo; keeps the pipeline's recent window raw. Numbers are medians over layers unless "
     "they say "
-    "otherwise. GB/s are those of one thread, at 4 bytes an element.</p>\n";
+    "otherwise. GB/s are those of one thread or of the device, at 4 bytes an element.</p>\n";
 
 /* Text into HTML. Control characters would end up as nothing that a browser shows. */
 static void put_escaped(kvant_text *page, const char *text) {
@@ -338,6 +338,21 @@ static kvant_status put_plot(kvant_text *page, const char *title,
 
 /* ---- The page ------------------------------------------------------------------------------------------ */
 
+static void put_device(kvant_text *page, const eval_report *report) {
+    if (!report->on_device) return;
+    kvant_text_printf(page, "<p>Device %u: ", report->ordinal);
+    put_escaped(page, report->device.name);
+    kvant_text_printf(page, ", compute capability %u.%u</p>\n", report->device.major, report->device.minor);
+}
+
+static void put_note(kvant_text *page, const eval_result *result, const char *text) {
+    kvant_text_puts(page, "<p class=\"note\">device: ");
+    put_escaped(page, result->pipeline);
+    kvant_text_puts(page, ": ");
+    put_escaped(page, text);
+    kvant_text_puts(page, "</p>\n");
+}
+
 static kvant_status put_dump(kvant_text *page, const eval_report *report, uint32_t dump, kvant_diag *diag) {
     const eval_dump *d = &report->dumps[dump];
     kvant_text_puts(page, "<h2>");
@@ -358,6 +373,12 @@ static kvant_status put_dump(kvant_text *page, const eval_report *report, uint32
     if (little)
         kvant_text_puts(
             page, "<p class=\"note\">* codes under 90 % of the tokens: its numbers speak for few.</p>\n");
+    for (uint32_t i = 0; i < report->result_count; i++) {
+        char text[EVAL_NOTE];
+        const eval_result *result = &report->results[i];
+        if (result->dump == dump && eval_attention_note(result->eval, text)) put_note(page, result, text);
+        if (result->dump == dump && eval_compiled_note(result->eval, text)) put_note(page, result, text);
+    }
     if (!d->has_keys || !d->has_values || !d->has_queries)
         kvant_text_printf(page, "<p class=\"note\">-: not measured; the dump has no%s%s%s.</p>\n",
                           d->has_keys ? "" : " keys", d->has_values ? "" : " values",
@@ -373,6 +394,7 @@ kvant_status eval_write_html(const eval_report *report, const char *file, kvant_
     kvant_text page = {0};
     kvant_status status = KVANT_OK;
     kvant_text_puts(&page, page_head);
+    put_device(&page, report);
     for (uint32_t dump = 0; dump < report->dump_count && status == KVANT_OK; dump++)
         status = put_dump(&page, report, dump, diag);
     kvant_text_printf(&page, "<p class=\"note\">kvant %s</p>\n</body>\n</html>\n", kvant_version());

@@ -43,16 +43,26 @@ static json_t *account_json(const kvant_account *account) {
                      (json_int_t)account->extent_bytes, "raw_bytes", (json_int_t)account->raw_bytes);
 }
 
-static json_t *side_json(const kvant_eval_side *side) {
+/* What is measured only on a device, or only on the CPU. */
+static json_t *if_measured(bool measured, double x) {
+    return measured ? number(x) : json_null();
+}
+
+static json_t *side_json(const kvant_eval_side *side, bool on_device) {
     if (!side->measured) return json_null();
-    return json_pack(
+    json_t *object = json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o}", "codec", side->codec, "replaced",
         side->asked[0] != '\0' ? json_string(side->asked) : json_null(), "nmse",
         number(kvant_quality_nmse(&side->quality)), "cosine", number(kvant_quality_cosine(&side->quality)),
         "max_error", number(side->quality.rows > 0 ? side->quality.max_error : (double)NAN), "size",
         account_json(&side->account), "not_finite", (json_int_t)side->quality.not_finite, "input_not_finite",
         (json_int_t)side->input_not_finite, "saturated", (json_int_t)side->saturated, "encode_seconds",
-        number(side->encode_seconds), "decode_seconds", number(side->decode_seconds));
+        if_measured(!on_device, side->encode_seconds), "decode_seconds",
+        if_measured(!on_device, side->decode_seconds));
+    json_object_set_new(object, "device_encode_seconds", if_measured(on_device, side->device_encode_seconds));
+    json_object_set_new(object, "device_decode_seconds", if_measured(on_device, side->device_decode_seconds));
+    json_object_set_new(object, "jit", on_device ? json_boolean(side->jit) : json_null());
+    return object;
 }
 
 static json_t *attention_json(const kvant_eval_layer *layer) {
@@ -72,14 +82,23 @@ static json_t *attention_json(const kvant_eval_layer *layer) {
                      "heads", heads);
 }
 
+static json_t *device_attention_json(const kvant_eval_device_attention *d) {
+    if (d->attends == 0) return json_null();
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "attends", eval_attends_name(d->attends), "rms",
+                     number(d->rms), "largest", number(d->largest), "log_sum_exp", number(d->log_sum_exp),
+                     "of_allowed", number(d->of_allowed), "seconds", number(d->seconds));
+}
+
 static json_t *layers_json(const kvant_eval *eval) {
     json_t *layers = json_array();
     for (uint32_t l = 0; l < eval->layer_count; l++) {
         const kvant_eval_layer *layer = &eval->layers[l];
-        json_array_append_new(layers, json_pack("{s:i, s:o, s:o, s:o}", "layer", (int)l, "key",
-                                                side_json(&layer->sides[KVANT_SIDE_KEY]), "value",
-                                                side_json(&layer->sides[KVANT_SIDE_VALUE]), "attention",
-                                                attention_json(layer)));
+        json_array_append_new(layers,
+                              json_pack("{s:i, s:o, s:o, s:o, s:o}", "layer", (int)l, "key",
+                                        side_json(&layer->sides[KVANT_SIDE_KEY], eval->on_device), "value",
+                                        side_json(&layer->sides[KVANT_SIDE_VALUE], eval->on_device),
+                                        "attention", attention_json(layer), "device_attention",
+                                        device_attention_json(&layer->device)));
     }
     return layers;
 }
@@ -100,7 +119,7 @@ static void add_metrics(json_t *object, const kvant_eval *eval) {
         {"key_cosine", KVANT_METRIC_KEY_COSINE},       {"value_cosine", KVANT_METRIC_VALUE_COSINE},
         {"attention_key_only", KVANT_METRIC_KEY_ONLY}, {"attention_value_only", KVANT_METRIC_VALUE_ONLY},
         {"attention_both", KVANT_METRIC_BOTH},         {"attention_recent", KVANT_METRIC_RECENT},
-        {"attention_kl", KVANT_METRIC_DIVERGENCE},
+        {"attention_kl", KVANT_METRIC_DIVERGENCE},     {"device_attention_rms", KVANT_METRIC_DEVICE},
     };
     for (size_t i = 0; i < sizeof metrics / sizeof metrics[0]; i++)
         json_object_set_new(object, metrics[i].name, spread_json(eval, metrics[i].metric));
@@ -124,8 +143,12 @@ static json_t *result_json(const eval_report *report, const eval_result *result)
     json_object_set_new(object, "value_size", account_json(&value));
     add_metrics(object, eval);
     json_object_set_new(object, "worst_head", worst_head_json(eval));
-    json_object_set_new(object, "encode_gb_per_second", number(kvant_eval_encode_speed(eval)));
-    json_object_set_new(object, "decode_gb_per_second", number(kvant_eval_decode_speed(eval)));
+    double encode = kvant_eval_encode_speed(eval), decode = kvant_eval_decode_speed(eval);
+    bool there = eval->on_device;
+    json_object_set_new(object, "encode_gb_per_second", if_measured(!there, encode));
+    json_object_set_new(object, "decode_gb_per_second", if_measured(!there, decode));
+    json_object_set_new(object, "device_encode_gb_per_second", if_measured(there, encode));
+    json_object_set_new(object, "device_decode_gb_per_second", if_measured(there, decode));
     json_object_set_new(object, "layers", layers_json(eval));
     return object;
 }
@@ -138,14 +161,23 @@ static json_t *dump_json(const eval_dump *dump) {
                      (int)dump->has_values, "has_queries", (int)dump->has_queries);
 }
 
+static json_t *device_json(const eval_report *report) {
+    const kvant_device_info *d = &report->device;
+    char capability[32];
+    if (!report->on_device) return json_null();
+    (void)snprintf(capability, sizeof capability, "%u.%u", d->major, d->minor);
+    return json_pack("{s:i, s:o, s:s, s:i}", "number", (int)report->ordinal, "name", text(d->name),
+                     "compute_capability", capability, "multiprocessors", (int)d->multiprocessors);
+}
+
 bool eval_print_json(const eval_report *report, FILE *stream) {
     json_t *dumps = json_array(), *results = json_array();
     for (uint32_t i = 0; i < report->dump_count; i++)
         json_array_append_new(dumps, dump_json(&report->dumps[i]));
     for (uint32_t i = 0; i < report->result_count; i++)
         json_array_append_new(results, result_json(report, &report->results[i]));
-    json_t *root = json_pack("{s:s, s:s, s:o, s:o}", "kvant", kvant_version(), "command", "eval", "dumps",
-                             dumps, "results", results);
+    json_t *root = json_pack("{s:s, s:s, s:o, s:o, s:o}", "kvant", kvant_version(), "command", "eval",
+                             "device", device_json(report), "dumps", dumps, "results", results);
     bool done = root != NULL && json_array_size(results) == report->result_count &&
                 json_array_size(dumps) == report->dump_count && json_dumpf(root, stream, JSON_INDENT(1)) == 0;
     if (done) fputc('\n', stream);
@@ -193,8 +225,8 @@ static void csv_result(const eval_report *report, const eval_result *result, FIL
         csv_number(stream, spread.worst);
         csv_number(stream, isnan(spread.worst) ? (double)NAN : (double)spread.layer);
     }
-    csv_number(stream, kvant_eval_encode_speed(eval));
-    csv_number(stream, kvant_eval_decode_speed(eval));
+    const double speeds[2] = {kvant_eval_encode_speed(eval), kvant_eval_decode_speed(eval)};
+    for (int i = 0; i < 4; i++) csv_number(stream, eval->on_device == (i >= 2) ? speeds[i % 2] : (double)NAN);
     fputc('\n', stream);
 }
 
@@ -217,9 +249,9 @@ static void csv_layers(const eval_report *report, const eval_result *result, FIL
 
 /* In the order of kvant_metric. */
 static const char *const metric_names[KVANT_METRIC_COUNT] = {
-    "key_nmse",       "value_nmse",         "key_cosine",
-    "value_cosine",   "attention_key_only", "attention_value_only",
-    "attention_both", "attention_recent",   "attention_kl"};
+    "key_nmse",           "value_nmse",           "key_cosine",     "value_cosine",
+    "attention_key_only", "attention_value_only", "attention_both", "attention_recent",
+    "attention_kl",       "device_attention_rms"};
 
 void eval_print_csv(const eval_report *report, bool layers, FILE *stream) {
     if (layers)
@@ -235,7 +267,10 @@ void eval_print_csv(const eval_report *report, bool layers, FILE *stream) {
         else
             fprintf(stream, ",%s_median,%s_worst,%s_worst_layer", name, name, name);
     }
-    fputs(layers ? "\n" : ",encode_gb_per_second,decode_gb_per_second\n", stream);
+    fputs(layers ? "\n"
+                 : ",encode_gb_per_second,decode_gb_per_second,"
+                   "device_encode_gb_per_second,device_decode_gb_per_second\n",
+          stream);
     for (uint32_t i = 0; i < report->result_count; i++)
         (layers ? csv_layers : csv_result)(report, &report->results[i], stream);
 }

@@ -27,6 +27,9 @@ typedef struct eval_result {
 
 /* Results are sorted by dump, then in the order of the command line. */
 typedef struct eval_report {
+    bool on_device;
+    uint32_t ordinal; /* of the device */
+    kvant_device_info device;
     eval_dump *dumps;
     uint32_t dump_count;
     eval_result *results;
@@ -36,6 +39,15 @@ typedef struct eval_report {
 /* A pipeline that codes less than this part of a dump is marked: its numbers speak for few tokens. */
 #define EVAL_CODED_ENOUGH 0.9
 bool eval_codes_little(const kvant_eval *eval);
+
+/* "fused", "split", "rows": how a device attends (KVANT_DEVICE_ATTEND_*). */
+const char *eval_attends_name(uint32_t attends);
+
+/* What is said of a run on a device besides its numbers: how far its own attention is off; that its driver
+ * had to compile. False where there is nothing to say. `text` has room for EVAL_NOTE characters. */
+enum { EVAL_NOTE = 512 };
+bool eval_attention_note(const kvant_eval *eval, char *text);
+bool eval_compiled_note(const kvant_eval *eval, char *text);
 
 /* Short forms of numbers: "-" for NaN, "inf", 3 or 4 digits. `text` has room for 16 characters. */
 enum { EVAL_NUMBER = 16 };

@@ -8,6 +8,12 @@ bool eval_codes_little(const kvant_eval *eval) {
     return (double)eval->coded_tokens < EVAL_CODED_ENOUGH * (double)eval->tokens;
 }
 
+const char *eval_attends_name(uint32_t attends) {
+    return attends == KVANT_DEVICE_ATTEND_FUSED   ? "fused"
+           : attends == KVANT_DEVICE_ATTEND_SPLIT ? "split"
+                                                  : "rows";
+}
+
 void eval_format_small(char *text, double x) {
     if (isnan(x))
         (void)snprintf(text, EVAL_NUMBER, "-");
@@ -128,7 +134,8 @@ static void print_layers(const eval_result *result, const eval_dump *dump) {
     printf("\n%s on %s, layer by layer\n", result->pipeline, dump->name);
     printf("layer key              bits  K NMSE  cosine  value            bits  V NMSE  cosine   K only V "
            "only   both"
-           " recent  head      KL\n");
+           " recent  head      KL%s\n",
+           eval->on_device ? "  device" : "");
     for (uint32_t l = 0; l < eval->layer_count; l++) {
         const kvant_eval_layer *layer = &eval->layers[l];
         printf("%5u", l);
@@ -152,11 +159,37 @@ static void print_layers(const eval_result *result, const eval_dump *dump) {
         else
             printf(" %5s", "-");
         print_small(kvant_eval_metric(layer, KVANT_METRIC_DIVERGENCE), 7);
+        if (eval->on_device) print_small(kvant_eval_metric(layer, KVANT_METRIC_DEVICE), 7);
         putchar('\n');
     }
 }
 
 /* ---- Notes --------------------------------------------------------------------------------------------- */
+
+bool eval_attention_note(const kvant_eval *eval, char *text) {
+    kvant_spread rms = spread_of(eval, KVANT_METRIC_DEVICE);
+    uint32_t layer;
+    double of_allowed;
+    if (!kvant_eval_device_worst(eval, &layer, &of_allowed)) return false;
+    (void)snprintf(
+        text, EVAL_NOTE,
+        "its own attention (%s) differs from that of the decoded rows by %.1e in the middle layer and "
+        "%.1e in layer %u, at most %.2g of what is allowed",
+        eval_attends_name(eval->layers[layer].device.attends), rms.median, rms.worst, rms.layer, of_allowed);
+    return true;
+}
+
+bool eval_compiled_note(const kvant_eval *eval, char *text) {
+    for (uint32_t l = 0; l < eval->layer_count; l++)
+        for (uint32_t side = 0; side < 2; side++) {
+            const kvant_eval_side *s = &eval->layers[l].sides[side];
+            if (!s->jit) continue;
+            (void)snprintf(text, EVAL_NOTE,
+                           "the driver compiled PTX of codec %s: it has no cubin for this GPU", s->codec);
+            return true;
+        }
+    return false;
+}
 
 static void note_missing(const eval_dump *dump) {
     if (dump->has_keys && dump->has_values && dump->has_queries) return;
@@ -198,6 +231,12 @@ static void note_result(const eval_result *result) {
     }
 }
 
+static void note_device(const eval_result *result) {
+    char text[EVAL_NOTE];
+    if (eval_attention_note(result->eval, text)) printf("device: %s: %s\n", result->pipeline, text);
+    if (eval_compiled_note(result->eval, text)) printf("device: %s: %s\n", result->pipeline, text);
+}
+
 static const char *rows_text(const eval_dump *dump) {
     return !dump->has_keys ? "" : dump->keys_before_rope ? ", keys before RoPE" : ", keys after RoPE";
 }
@@ -209,6 +248,10 @@ void eval_print_table(const eval_report *report, bool layers) {
         if (size > width) width = size;
     }
     if (width > 40) width = 40;
+    if (report->on_device)
+        printf("device %u: %s, compute capability %u.%u, %u multiprocessors\n\n", report->ordinal,
+               report->device.name, report->device.major, report->device.minor,
+               report->device.multiprocessors);
     for (uint32_t d = 0; d < report->dump_count; d++) {
         const eval_dump *dump = &report->dumps[d];
         printf("%s%s: %u layers, %u tokens, %u query rows%s\n", d > 0 ? "\n" : "", dump->name, dump->layers,
@@ -219,6 +262,8 @@ void eval_print_table(const eval_report *report, bool layers) {
         note_missing(dump);
         for (uint32_t i = 0; i < report->result_count; i++)
             if (report->results[i].dump == d) note_result(&report->results[i]);
+        for (uint32_t i = 0; i < report->result_count; i++)
+            if (report->results[i].dump == d) note_device(&report->results[i]);
         for (uint32_t i = 0; layers && i < report->result_count; i++)
             if (report->results[i].dump == d) print_layers(&report->results[i], dump);
     }

@@ -216,19 +216,11 @@ void kvant_distortion_add(kvant_distortion *a, const kvant_distortion_tile *tile
     partial coded = {.plain = a->partials + 2 * (size_t)dim, .coded = a->partials + 3 * (size_t)dim};
     for (size_t i = 0; i < group_rows; i++) {
         size_t row = tile->kv_head * group_rows + i;
-        uint64_t position = shape->query_start + i % shape->rows;
-        if (tile->first_position > position) continue;
-        uint64_t visible =
-            position - tile->first_position + 1; /* tokens of the tile at or before the query */
-        uint32_t end = visible < tile->tokens ? (uint32_t)visible : tile->tokens;
-        uint32_t first = 0;
-        if (shape->window != 0 && visible > shape->window) {
-            if (visible - shape->window >= end) continue;
-            first = (uint32_t)(visible - shape->window);
-        }
+        uint32_t r = (uint32_t)(i % shape->rows), first, end;
+        kvant_distortion_seen(shape, tile, r, &first, &end);
         if (first >= end) continue;
         tile_partials(a, tile, a->queries + row * shape->key_dim, first, end - first, &exact, &coded);
-        merge_row(a, row, &exact, &coded, position >= tile->coded_from);
+        merge_row(a, row, &exact, &coded, shape->query_start + r >= tile->coded_from);
     }
 }
 

@@ -70,6 +70,19 @@ void kvant_distortion_free(kvant_distortion *attention);
 
 void kvant_distortion_add(kvant_distortion *attention, const kvant_distortion_tile *tile);
 
+/* The tokens [*first, *end) of the tile that query row `row` sees: none where *first >= *end. */
+static inline void kvant_distortion_seen(const kvant_distortion_shape *shape,
+                                         const kvant_distortion_tile *tile, uint32_t row, uint32_t *first,
+                                         uint32_t *end) {
+    uint64_t position = shape->query_start + row;
+    *first = *end = 0;
+    if (tile->first_position > position) return;
+    uint64_t visible = position - tile->first_position + 1; /* tokens of the tile at or before the query */
+    *end = visible < tile->tokens ? (uint32_t)visible : tile->tokens;
+    if (shape->window == 0 || visible <= shape->window) return;
+    *first = visible - shape->window < *end ? (uint32_t)(visible - shape->window) : *end;
+}
+
 /* Adds the errors of every row to sums[q_heads]. A row that saw no token is left out. */
 void kvant_distortion_finish(const kvant_distortion *attention, kvant_distortion_sums *sums);
 

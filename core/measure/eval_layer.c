@@ -3,8 +3,10 @@
  * Blocks are coded one at a time; of a block, a run of tokens is decoded at a time; of a run, a tile of at
  * most KVANT_DISTORTION_TILE tokens of one head is widened to double, measured, and handed to attention. Many
  * query rows are taken in pieces, each a pass over the layer of its own, so that nothing here grows with the
- * dump. */
+ * dump. On a device all blocks are encoded first, and it hands over decoded rows in the place of a codec. */
 #include "measure/eval_layer.h"
+
+#include "measure/eval_device.h"
 
 #include <kvant/kit/diag.h>
 #include <kvant/kit/rope.h>
@@ -26,13 +28,14 @@ enum {
 typedef struct side_work {
     bool present;
     kvant_view rows; /* the dump's tensor */
-    kvant_codec *codec;
     const kvant_layout *layout;
+    kvant_codec *codec; /* as all up to own_decoded NULL on a device */
     void *extent;
     size_t capacity;
-    uint64_t size;   /* of the extent now in `extent` */
-    float *decoded;  /* [run_tokens, heads, head_dim] */
-    double *tile[2]; /* EXACT, CODED: [TILE, head_dim] */
+    uint64_t size;        /* of the extent now in `extent` */
+    float *own_decoded;   /* [run_tokens, heads, head_dim] */
+    const float *decoded; /* the same, or the device's */
+    double *tile[2];      /* EXACT, CODED: [TILE, head_dim] */
     kvant_eval_side *result;
 } side_work;
 
@@ -46,6 +49,8 @@ typedef struct layer_work {
     float *
         turns; /* [TILE, rotary_dim / 2, 2] where the dump's keys are before RoPE and attention is measured */
     kvant_distortion *attention; /* of this pass, or NULL */
+    eval_device *device;         /* NULL = the CPU */
+    attend_error *truth;         /* what the device's attention of this pass is held against, or NULL */
     bool first_pass;             /* the pass that measures quality, bytes and time */
 } layer_work;
 
@@ -61,18 +66,19 @@ static uint32_t run_tokens_of(const kvant_layer_geometry *g, uint32_t block_toke
     return run < block_tokens ? (uint32_t)run : block_tokens;
 }
 
-/* Of one query row of every head. */
-static size_t query_row_bytes(const kvant_layer_geometry *g) {
+/* Of one query row of every head; on a device also what its attention is held against, and the row itself. */
+static size_t query_row_bytes(const kvant_layer_geometry *g, bool on_device) {
     kvant_distortion_shape shape = {.q_heads = g->q_heads,
                                     .kv_heads = g->kv_heads,
                                     .key_dim = g->key_dim,
                                     .value_dim = g->value_dim,
                                     .rows = 1};
-    return kvant_distortion_bytes(&shape);
+    size_t more = attend_error_bytes(&shape) + (size_t)g->q_heads * g->key_dim * sizeof(float);
+    return kvant_distortion_bytes(&shape) + (on_device ? more : 0);
 }
 
-static uint32_t rows_of_a_pass(const kvant_layer_geometry *g, uint32_t query_tokens) {
-    size_t rows = ATTENTION_BYTES / query_row_bytes(g);
+static uint32_t rows_of_a_pass(const kvant_layer_geometry *g, uint32_t query_tokens, bool on_device) {
+    size_t rows = ATTENTION_BYTES / query_row_bytes(g, on_device);
     if (rows == 0) rows = 1;
     return rows < query_tokens ? (uint32_t)rows : query_tokens;
 }
@@ -92,7 +98,9 @@ size_t eval_layer_bytes(const eval_job *job, uint32_t layer) {
         if (needs > scratch) scratch = needs;
     }
     uint32_t queries = kvant_dump_describe(job->dump)->query_tokens;
-    total += scratch + (uint64_t)rows_of_a_pass(g, queries) * query_row_bytes(g);
+    bool on_device = job->device != NULL;
+    total += scratch + (uint64_t)rows_of_a_pass(g, queries, on_device) * query_row_bytes(g, on_device);
+    if (on_device) total += 2 * (uint64_t)EVAL_DEVICE_BATCH;
     return total < SIZE_MAX ? (size_t)total : SIZE_MAX;
 }
 
@@ -124,10 +132,10 @@ static kvant_status refuse(const layer_work *w, const char *tensor, const eval_b
     return status;
 }
 
-/* What on_nonfinite = saturate makes of an element. */
-static float replacement(float x, uint32_t dtype) {
+float eval_replacement(float x, uint32_t dtype) {
     static const float largest[] = {
         [KVANT_DTYPE_F32] = FLT_MAX, [KVANT_DTYPE_F16] = 65504.0f, [KVANT_DTYPE_BF16] = 0x1.fep127f};
+    if (isfinite(x)) return x;
     if (isnan(x)) return 0;
     return x > 0 ? largest[dtype] : -largest[dtype];
 }
@@ -171,15 +179,20 @@ static kvant_status encode_block(layer_work *w, uint32_t side, uint32_t block, k
     return KVANT_OK;
 }
 
-/* Tokens [first, first + count) of the extent that was just encoded. */
+/* Tokens [first, first + count) of the block, which is the one that was encoded last. */
 static kvant_status decode_run(layer_work *w, uint32_t side, uint32_t block, uint32_t first, uint32_t count,
                                kvant_diag *diag) {
     side_work *s = &w->sides[side];
+    if (w->device != NULL) {
+        double ignored = 0;
+        return eval_device_decode(w->device, side, block, first, count, &s->decoded,
+                                  w->first_pass ? &s->result->device_decode_seconds : &ignored, diag);
+    }
     uint32_t heads = s->rows.heads, dim = s->rows.head_dim;
     int64_t element = sizeof(float);
     kvant_mutable_view rows = {.struct_size = sizeof rows,
                                .dtype = KVANT_DTYPE_F32,
-                               .data = s->decoded,
+                               .data = s->own_decoded,
                                .tokens = count,
                                .heads = heads,
                                .head_dim = dim,
@@ -188,7 +201,7 @@ static kvant_status decode_run(layer_work *w, uint32_t side, uint32_t block, uin
                                .channel_stride = element};
     kvant_range range = {.struct_size = sizeof range, .first_token = first};
     /* All ones is NaN: what a decoder leaves out cannot pass for a number. */
-    memset(s->decoded, 0xff, (size_t)count * heads * dim * sizeof(float));
+    memset(s->own_decoded, 0xff, (size_t)count * heads * dim * sizeof(float));
     double start = thread_seconds();
     kvant_status status =
         kvant_codec_decode(s->codec, s->extent, (size_t)s->size,
@@ -222,7 +235,7 @@ static void load_exact(const layer_work *w, uint32_t side, uint32_t head, uint32
         double *to = s->tile[EXACT] + (size_t)t * rows->head_dim;
         for (uint32_t c = 0; c < rows->head_dim; c++) {
             float x = kvant_load_element(address + (int64_t)c * rows->channel_stride, rows->dtype);
-            to[c] = (double)(clean || isfinite(x) ? x : replacement(x, rows->dtype));
+            to[c] = (double)(clean ? x : eval_replacement(x, rows->dtype));
         }
     }
 }
@@ -277,6 +290,7 @@ static void measure_tile(layer_work *w, uint32_t head, uint32_t first, uint32_t 
         tile.coded_values = value->tile[coded ? CODED : EXACT];
     }
     kvant_distortion_add(w->attention, &tile);
+    if (w->truth != NULL) attend_error_add(w->truth, &tile, coded ? raw : count);
 }
 
 /* Tokens [first, first + count) of the dump; `offset` as above. */
@@ -297,7 +311,7 @@ static kvant_status measure_blocks(layer_work *w, float *scratch_row, kvant_diag
     const kvant_blocks *blocks = &w->job->blocks;
     for (uint32_t block = 0; block < blocks->count; block++) {
         for (uint32_t side = 0; side < 2; side++) {
-            if (!w->sides[side].present) continue;
+            if (!w->sides[side].present || w->device != NULL) continue;
             kvant_status status = encode_block(w, side, block, diag);
             if (status != KVANT_OK) return status;
         }
@@ -324,6 +338,19 @@ static void *aligned(size_t alignment, size_t size) {
     return posix_memalign(&memory, alignment, size > 0 ? size : 1) == 0 ? memory : NULL;
 }
 
+static kvant_status open_codec(layer_work *w, uint32_t side, kvant_diag *diag) {
+    side_work *s = &w->sides[side];
+    kvant_status status = kvant_codec_open(w->job->plan, w->layer, side, &s->codec, diag);
+    if (status != KVANT_OK) return status;
+    s->capacity = kvant_codec_extent_max(s->codec);
+    s->extent = aligned(s->layout->alignment, s->capacity);
+    s->own_decoded = aligned(64, (size_t)w->run_tokens * s->rows.heads * s->rows.head_dim * sizeof(float));
+    s->decoded = s->own_decoded;
+    return s->extent != NULL && s->own_decoded != NULL
+               ? KVANT_OK
+               : kvant_fail(diag, KVANT_ERROR_MEMORY, "", "no memory for a block of layer %u", w->layer);
+}
+
 static kvant_status open_side(layer_work *w, uint32_t side, kvant_eval_side *result, kvant_diag *diag) {
     side_work *s = &w->sides[side];
     s->result = result;
@@ -336,24 +363,22 @@ static kvant_status open_side(layer_work *w, uint32_t side, kvant_eval_side *res
                       " (a pipeline with on_nonfinite = saturate would replace it)", diag);
     result->input_not_finite = bad.count;
 
-    kvant_status status = kvant_codec_open(w->job->plan, w->layer, side, &s->codec, diag);
-    if (status != KVANT_OK) return status;
-    const kvant_row *row = kvant_codec_row(s->codec);
-    s->layout = row->layout;
-    (void)snprintf(result->codec, sizeof result->codec, "%s", row->plugin->descriptor->name);
-    if (row->replaced) (void)snprintf(result->asked, sizeof result->asked, "%s", row->codec);
-    s->capacity = kvant_codec_extent_max(s->codec);
-    s->extent = aligned(s->layout->alignment, s->capacity);
-    size_t run = (size_t)w->run_tokens * s->rows.heads * s->rows.head_dim;
-    s->decoded = aligned(64, run * sizeof(float));
+    kvant_row row = {.struct_size = sizeof row};
+    kvant_status status = kvant_plan_row(w->job->plan, w->layer, side, &row);
+    if (status != KVANT_OK) return kvant_fail(diag, status, "", "the plan lacks layer %u", w->layer);
+    s->layout = row.layout;
+    (void)snprintf(result->codec, sizeof result->codec, "%s", row.plugin->descriptor->name);
+    if (row.replaced) (void)snprintf(result->asked, sizeof result->asked, "%s", row.codec);
     for (uint32_t i = 0; i < 2; i++)
         s->tile[i] = aligned(64, TILE * (size_t)s->rows.head_dim * sizeof(double));
-    if (s->extent == NULL || s->decoded == NULL || s->tile[0] == NULL || s->tile[1] == NULL)
-        return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "no memory for a block of layer %u", w->layer);
+    if (s->tile[0] == NULL || s->tile[1] == NULL)
+        return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "no memory for a tile of layer %u", w->layer);
     uint32_t raw = w->job->blocks.sinks + w->job->blocks.tail_tokens;
     kvant_account_raw(&result->account, (uint64_t)raw * s->rows.heads * s->rows.head_dim,
                       kvant_element_bytes(s->rows.dtype));
-    return KVANT_OK;
+    if (w->device == NULL) return open_codec(w, side, diag);
+    result->jit = eval_device_describe(w->device).jit[side] != 0;
+    return eval_device_encode(w->device, side, &s->rows, bad.count > 0, result, diag);
 }
 
 static void close_layer(layer_work *w) {
@@ -361,13 +386,54 @@ static void close_layer(layer_work *w) {
         side_work *s = &w->sides[side];
         if (s->codec != NULL) kvant_codec_close(s->codec);
         free(s->extent);
-        free(s->decoded);
+        free(s->own_decoded);
         free(s->tile[EXACT]);
         free(s->tile[CODED]);
     }
     kvant_distortion_free(w->attention);
+    attend_error_free(w->truth);
+    eval_device_close(w->device);
     free(w->scratch);
     free(w->turns);
+}
+
+/* What a device's attention came to, over all passes. */
+typedef struct device_pass {
+    attend_error_sums sums;
+    double seconds;
+} device_pass;
+
+/* A pass on a device: its own attention besides, for the same query rows. */
+static kvant_status measure_on_device(layer_work *w, const kvant_distortion_shape *shape,
+                                      const kvant_view *queries, uint32_t first, float *scratch_row,
+                                      device_pass *pass, kvant_diag *diag) {
+    attend_allowance allowance = eval_device_allowance(w->device);
+    size_t elements = (size_t)queries->tokens * queries->heads * queries->head_dim;
+    void *memory = aligned(64, elements * sizeof(float));
+    kvant_status status = KVANT_OK;
+    if (memory != NULL) {
+        kvant_view rounded = eval_device_round_queries(w->device, queries, memory);
+        w->truth = attend_error_new(shape, &rounded, &allowance);
+        if (w->truth != NULL) status = measure_blocks(w, scratch_row, diag);
+        if (w->truth != NULL && status == KVANT_OK)
+            status =
+                eval_device_attend(w->device, &rounded, first, w->truth, &pass->sums, &pass->seconds, diag);
+    }
+    if (memory == NULL || w->truth == NULL)
+        status = kvant_fail(diag, KVANT_ERROR_MEMORY, "", "no memory for the queries of layer %u", w->layer);
+    attend_error_free(w->truth);
+    w->truth = NULL;
+    free(memory);
+    return status;
+}
+
+static kvant_eval_device_attention device_attention_of(const layer_work *w, const device_pass *pass) {
+    return (kvant_eval_device_attention){.attends = eval_device_describe(w->device).attends,
+                                         .rms = sqrt(pass->sums.squares / (double)pass->sums.rows),
+                                         .largest = pass->sums.largest,
+                                         .log_sum_exp = pass->sums.log_sum_exp,
+                                         .of_allowed = pass->sums.of_allowed,
+                                         .seconds = pass->seconds};
 }
 
 /* All query rows, a piece at a time. */
@@ -375,7 +441,8 @@ static kvant_status measure_attention(layer_work *w, const kvant_view *queries, 
                                       float *scratch_row, kvant_diag *diag) {
     const kvant_dump_info *info = kvant_dump_describe(w->job->dump);
     const kvant_layer_geometry *g = w->geometry;
-    uint32_t rows = rows_of_a_pass(g, queries->tokens);
+    uint32_t rows = rows_of_a_pass(g, queries->tokens, w->device != NULL);
+    device_pass device = {.seconds = 0};
     for (uint32_t first = 0; first < queries->tokens; first += rows) {
         uint32_t count = queries->tokens - first < rows ? queries->tokens - first : rows;
         kvant_distortion_shape shape = {.q_heads = g->q_heads,
@@ -392,13 +459,16 @@ static kvant_status measure_attention(layer_work *w, const kvant_view *queries, 
             return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "no memory for the queries of layer %u",
                               w->layer);
         w->first_pass = first == 0;
-        kvant_status status = measure_blocks(w, scratch_row, diag);
+        kvant_status status = w->device != NULL && shape.value_dim > 0
+                                  ? measure_on_device(w, &shape, &piece, first, scratch_row, &device, diag)
+                                  : measure_blocks(w, scratch_row, diag);
         if (status != KVANT_OK) return status;
         kvant_distortion_finish(w->attention, result->heads);
         kvant_distortion_free(w->attention);
         w->attention = NULL;
     }
     result->attention = kvant_distortion_errors(result->heads, g->q_heads);
+    if (device.sums.rows > 0) result->device = device_attention_of(w, &device);
     return KVANT_OK;
 }
 
@@ -407,10 +477,15 @@ static kvant_status prepare(layer_work *w, const kvant_view *queries, kvant_eval
     const kvant_geometry *model = kvant_dump_geometry(w->job->dump);
     const kvant_rope *rope = w->geometry->rope;
     size_t scratch = 0;
+    if (w->job->device != NULL) {
+        bool attends = queries != NULL && kvant_dump_describe(w->job->dump)->has_values;
+        kvant_status status = eval_device_open(w->job, w->layer, w->run_tokens, attends, &w->device, diag);
+        if (status != KVANT_OK) return status;
+    }
     for (uint32_t side = 0; side < 2; side++) {
         kvant_status status = open_side(w, side, &result->sides[side], diag);
         if (status != KVANT_OK) return status;
-        if (!w->sides[side].present) continue;
+        if (w->sides[side].codec == NULL) continue;
         size_t needs = kvant_codec_scratch_bytes(w->sides[side].codec);
         if (needs > scratch) scratch = needs;
     }
@@ -439,6 +514,7 @@ kvant_status eval_layer(const eval_job *job, uint32_t layer, kvant_eval_layer *r
     bool attends = kvant_dump_view(job->dump, layer, KVANT_DUMP_QUERY, &queries) &&
                    kvant_dump_view(job->dump, layer, KVANT_DUMP_KEY, &keys);
     *result = (kvant_eval_layer){.attention = {NAN, NAN, NAN, NAN, NAN, NAN}, .q_heads = g->q_heads};
+    result->device.rms = result->device.largest = result->device.log_sum_exp = NAN;
     kvant_status status = prepare(&w, attends ? &queries : NULL, result, &scratch_row, diag);
     if (status == KVANT_OK)
         status = attends ? measure_attention(&w, &queries, result, scratch_row, diag)

@@ -5,11 +5,15 @@
 #include "data/blocks.h"
 #include "measure/eval_run.h"
 
+#include <pthread.h>
+
 typedef struct eval_job {
     const kvant_plan *plan;
     const kvant_dump *dump;
     kvant_plan_info info;
-    kvant_blocks blocks; /* of the main columns: recent = 0 */
+    kvant_blocks blocks;          /* of the main columns: recent = 0 */
+    kvant_device *device;         /* NULL = the CPU */
+    pthread_mutex_t *device_lock; /* who has it uses the device: its times are nobody else's */
 } eval_job;
 
 /* Bytes that eval_layer takes at once for this layer, without the codecs' own state; SIZE_MAX if they
@@ -26,5 +30,8 @@ typedef struct eval_bad {
     float value;
 } eval_bad;
 eval_bad eval_scan(const kvant_view *rows);
+
+/* What on_nonfinite = saturate makes of an element of this type. */
+float eval_replacement(float x, uint32_t dtype);
 
 #endif

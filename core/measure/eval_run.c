@@ -2,6 +2,7 @@
 #include "measure/eval_run.h"
 
 #include "base/parallel.h"
+#include "measure/eval_device.h"
 #include "measure/eval_layer.h"
 
 #include <kvant/kit/diag.h>
@@ -73,7 +74,10 @@ static kvant_eval *new_eval(const eval_job *job) {
 
 kvant_status kvant_eval_run(const kvant_plan *plan, const kvant_dump *dump, const kvant_eval_options *options,
                             kvant_eval **result, kvant_diag *diag) {
-    eval_run run = {.job = {.plan = plan, .dump = dump, .info = {.struct_size = sizeof run.job.info}},
+    eval_run run = {.job = {.plan = plan,
+                            .dump = dump,
+                            .info = {.struct_size = sizeof run.job.info},
+                            .device = options->device},
                     .options = options,
                     .failed_layer = UINT32_MAX};
     *result = NULL;
@@ -87,7 +91,12 @@ kvant_status kvant_eval_run(const kvant_plan *plan, const kvant_dump *dump, cons
         kvant_blocks_split(kvant_dump_describe(dump)->tokens, info->block_tokens, info->sinks, 0);
     run.eval = new_eval(&run.job);
     if (run.eval == NULL) return kvant_fail(diag, KVANT_ERROR_MEMORY, "", "no memory for the results");
+    run.eval->on_device = options->device != NULL;
     run.eval->threads = affordable_threads(&run.job, run.eval->layer_count, options->threads);
+    if (options->device != NULL && run.eval->threads > EVAL_DEVICE_THREADS)
+        run.eval->threads = EVAL_DEVICE_THREADS;
+    pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
+    run.job.device_lock = &device_lock;
     pthread_mutex_init(&run.lock, NULL);
     status = kvant_parallel_for(run.eval->threads, run.eval->layer_count, one_layer, &run);
     pthread_mutex_destroy(&run.lock);

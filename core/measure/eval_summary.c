@@ -26,6 +26,8 @@ double kvant_eval_metric(const kvant_eval_layer *layer, kvant_metric metric) {
         return output ? layer->attention.recent : (double)NAN;
     case KVANT_METRIC_DIVERGENCE:
         return layer->attention.divergence;
+    case KVANT_METRIC_DEVICE:
+        return layer->device.rms;
     case KVANT_METRIC_COUNT:
         break;
     }
@@ -85,7 +87,10 @@ static double speed(const kvant_eval *eval, bool encode) {
     for (uint32_t layer = 0; layer < eval->layer_count; layer++)
         for (uint32_t side = 0; side < 2; side++) {
             const kvant_eval_side *s = &eval->layers[layer].sides[side];
-            seconds += encode ? s->encode_seconds : s->decode_seconds;
+            if (eval->on_device)
+                seconds += encode ? s->device_encode_seconds : s->device_decode_seconds;
+            else
+                seconds += encode ? s->encode_seconds : s->decode_seconds;
         }
     kvant_account account = kvant_eval_account(eval);
     return seconds > 0 ? 4e-9 * (double)account.extent_elements / seconds : (double)NAN;
@@ -97,6 +102,18 @@ double kvant_eval_encode_speed(const kvant_eval *eval) {
 
 double kvant_eval_decode_speed(const kvant_eval *eval) {
     return speed(eval, false);
+}
+
+bool kvant_eval_device_worst(const kvant_eval *eval, uint32_t *layer, double *of_allowed) {
+    bool found = false;
+    for (uint32_t l = 0; l < eval->layer_count; l++) {
+        const kvant_eval_device_attention *d = &eval->layers[l].device;
+        if (d->attends == 0 || (found && d->of_allowed <= *of_allowed)) continue;
+        *layer = l;
+        *of_allowed = d->of_allowed;
+        found = true;
+    }
+    return found;
 }
 
 bool kvant_eval_not_finite(const kvant_eval *eval, uint32_t *layer, uint32_t *side, uint64_t *count) {

@@ -128,6 +128,9 @@ static void documented_fields_of_eval_exist(void **state) {
                                          "worst_head",
                                          "encode_gb_per_second",
                                          "decode_gb_per_second",
+                                         "device_attention_rms",
+                                         "device_encode_gb_per_second",
+                                         "device_decode_gb_per_second",
                                          "layers"};
     char *out, *section = section_of("eval");
     assert_int_equal(

@@ -68,7 +68,8 @@ static void make_tensor(const kvant_test_dump *d, uint32_t layer, int kind, kvan
     static const char *const names[] = {"key", "value", "query"};
     uint32_t tokens = kind == 2 ? d->query_tokens : d->tokens, heads = kind == 2 ? d->q_heads : d->kv_heads;
     uint32_t dim = kind == KVANT_SIDE_VALUE ? d->value_dim : d->key_dim;
-    size_t count = (size_t)tokens * heads * dim, element = kvant_element_bytes(d->dtype);
+    uint32_t dtype = kind == 2 && d->query_dtype != 0 ? d->query_dtype : d->dtype;
+    size_t count = (size_t)tokens * heads * dim, element = kvant_element_bytes(dtype);
     char *name = calloc(1, NAME), *data = calloc(count + 1, element);
     float *rows = calloc(count + 1, sizeof *rows);
     assert_true(name != NULL && data != NULL && rows != NULL);
@@ -77,13 +78,13 @@ static void make_tensor(const kvant_test_dump *d, uint32_t layer, int kind, kvan
     if (kind == KVANT_SIDE_KEY && !d->keys_before_rope) turn(d, rows);
     if (d->poisoned != NULL && strcmp(d->poisoned, name) == 0)
         rows[((size_t)d->token * heads + d->head) * dim + d->channel] = d->poison;
-    for (size_t i = 0; i < count; i++) kvant_store_element(data + i * element, d->dtype, rows[i]);
+    for (size_t i = 0; i < count; i++) kvant_store_element(data + i * element, dtype, rows[i]);
     free(rows);
     *array = (kvant_array){.name = name,
                            .data = data,
                            .shape = {tokens, heads, dim},
                            .bytes = count * element,
-                           .dtype = d->dtype,
+                           .dtype = dtype,
                            .rank = 3};
 }
 

@@ -16,7 +16,8 @@
 typedef struct kvant_test_dump {
     uint32_t layers, tokens, kv_heads, q_heads, key_dim, value_dim, query_tokens;
     uint64_t query_start;
-    uint32_t dtype; /* F32, F16 or BF16 */
+    uint32_t dtype;       /* F32, F16 or BF16 */
+    uint32_t query_dtype; /* 0 = the same */
     uint32_t window;
     bool has_keys, has_values, has_queries;
     bool keys_before_rope;

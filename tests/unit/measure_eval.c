@@ -181,7 +181,8 @@ static void a_lossless_codec_has_no_error_at_all(void **state) {
     kvant_eval *eval = must_run(&d, plain);
     assert_int_equal(eval->layer_count, 3);
     for (uint32_t l = 0; l < 3; l++) {
-        for (kvant_metric m = 0; m < KVANT_METRIC_COUNT; m++) {
+        assert_true(isnan(kvant_eval_metric(&eval->layers[l], KVANT_METRIC_DEVICE)));
+        for (kvant_metric m = 0; m < KVANT_METRIC_DEVICE; m++) {
             double want = m == KVANT_METRIC_KEY_COSINE || m == KVANT_METRIC_VALUE_COSINE ? 1 : 0;
             kvant_assert_close(kvant_eval_metric(&eval->layers[l], m), want, want * 1e-12);
         }
@@ -191,6 +192,27 @@ static void a_lossless_codec_has_no_error_at_all(void **state) {
     }
     assert_int_equal(eval->coded_tokens, 128);
     kvant_eval_free(eval);
+}
+
+/* What a device's layers say, and what the run says of them. */
+static void the_worst_of_a_device_is_found(void **state) {
+    (void)state;
+    kvant_eval_layer layers[4] = {{.device = {.rms = NAN}},
+                                  {.device = {.attends = 1, .rms = 3e-7, .of_allowed = 0.4}},
+                                  {.device = {.attends = 1, .rms = 9e-7, .of_allowed = 2}},
+                                  {.device = {.attends = 2, .rms = 5e-7, .of_allowed = 1}}};
+    kvant_eval eval = {.layer_count = 4, .layers = layers};
+    uint32_t layer;
+    double of_allowed;
+    kvant_spread rms;
+    assert_true(kvant_eval_device_worst(&eval, &layer, &of_allowed));
+    assert_int_equal(layer, 2);
+    kvant_assert_close(of_allowed, 2, 0);
+    assert_int_equal(kvant_eval_spread(&eval, KVANT_METRIC_DEVICE, &rms), KVANT_OK);
+    kvant_assert_close(rms.median, 5e-7, 0);
+    kvant_assert_close(rms.worst, 9e-7, 0);
+    eval.layer_count = 1;
+    assert_false(kvant_eval_device_worst(&eval, &layer, &of_allowed));
 }
 
 static void a_codec_that_does_nothing_is_seen(void **state) {
@@ -484,6 +506,7 @@ static void large_blocks_and_many_queries_agree_with_small_ones(void **state) {
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lossless_codec_has_no_error_at_all),
+        cmocka_unit_test(the_worst_of_a_device_is_found),
         cmocka_unit_test(a_codec_that_does_nothing_is_seen),
         cmocka_unit_test(numbers_that_are_not_finite_are_found),
         cmocka_unit_test(sinks_are_exact_and_not_counted),
