@@ -85,6 +85,9 @@ static int read_option(arguments *a, int option, const char *value) {
     case 'a':
         a->options.all = true;
         return EXIT_DONE;
+    case 'g':
+        a->options.gpu = true;
+        return EXIT_DONE;
     case 'i':
         a->options.in_process = true;
         return EXIT_DONE;
@@ -100,21 +103,31 @@ static int read_option(arguments *a, int option, const char *value) {
 }
 
 static int read_arguments(int argc, char **argv, arguments *a) {
-    static const struct option known[] = {
-        {"seed", required_argument, NULL, 's'},     {"case", required_argument, NULL, 'c'},
-        {"fraction", required_argument, NULL, 'f'}, {"timeout", required_argument, NULL, 't'},
-        {"memory", required_argument, NULL, 'm'},   {"only", required_argument, NULL, 'o'},
-        {"set", required_argument, NULL, 'k'},      {"all", no_argument, NULL, 'a'},
-        {"in-process", no_argument, NULL, 'i'},     {"list", no_argument, NULL, 'l'},
-        {"verbose", no_argument, NULL, 'v'},        {NULL, 0, NULL, 0}};
-    *a = (arguments){.options = {.fraction = 1, .timeout = 10, .number = -1, .workers = options.threads}};
+    static const struct option known[] = {{"seed", required_argument, NULL, 's'},
+                                          {"case", required_argument, NULL, 'c'},
+                                          {"fraction", required_argument, NULL, 'f'},
+                                          {"timeout", required_argument, NULL, 't'},
+                                          {"memory", required_argument, NULL, 'm'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"set", required_argument, NULL, 'k'},
+                                          {"all", no_argument, NULL, 'a'},
+                                          {"in-process", no_argument, NULL, 'i'},
+                                          {"list", no_argument, NULL, 'l'},
+                                          {"verbose", no_argument, NULL, 'v'},
+                                          {"gpu", no_argument, NULL, 'g'},
+                                          {NULL, 0, NULL, 0}};
+    *a = (arguments){.options = {.fraction = 1, .number = -1, .workers = options.threads}};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         int result = read_option(a, option, optarg);
         if (result != EXIT_DONE) return result;
     }
     a->options.settings = a->settings;
+    if (a->options.timeout == 0) a->options.timeout = a->options.gpu ? 60 : 10;
     if (a->list) return EXIT_DONE;
+    if (a->options.only_one && check_needs_device(a->options.only) && !a->options.gpu)
+        return usage_error("check", "the check \"%s\" runs kernels: it needs --gpu",
+                           check_name(a->options.only));
     if (optind == argc) return usage_error("check", "which codec? A name, or a file kvant_NAME.so");
     if (optind + 1 < argc)
         return usage_error("check", "one codec at a time, not also \"%s\"", argv[optind + 1]);
@@ -149,6 +162,7 @@ static void print_failure(const check_report *report, const arguments *a, const 
     printf("      again: kvant check %s --seed %" PRIu64 " --case %" PRId64 " --only %s", a->options.codec,
            report->seed, f->number, check_name(f->id));
     /* What else decides which configuration has this number. */
+    if (a->options.gpu) printf(" --gpu");
     if (a->options.all) printf(" --all");
     for (uint32_t i = 0; i < a->options.setting_count; i++) printf(" --set %s", a->settings[i]);
     putchar('\n');
@@ -171,6 +185,7 @@ static void print_failures(const check_report *report, const arguments *a) {
 static void print_report(const check_report *report, const arguments *a) {
     printf("%s %s, %s\n", report->name, report->version,
            report->file[0] != '\0' ? report->file : "registered");
+    if (report->device[0] != '\0') printf("on %s\n", report->device);
     printf("seed %" PRIu64 ", %" PRIu64 " configurations", report->seed, report->configurations);
     if (a->options.all)
         printf(", the full product has %" PRIu64 "\n", report->product);
@@ -218,12 +233,12 @@ static int print_json(const check_report *report) {
         json_array_append_new(notes, json_string(report->notes[i]));
     char seed[24];
     (void)snprintf(seed, sizeof seed, "%" PRIu64, report->seed);
-    json_t *root =
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:f}", "codec", report->name,
-                  "version", report->version, "file", report->file, "seed", seed, "configurations",
-                  (json_int_t)report->configurations, "pairs", (json_int_t)report->pairs, "pairs_accepted",
-                  (json_int_t)report->pairs_accepted, "passed", !check_report_failed(report), "checks",
-                  checks_json(report), "failures", failures, "notes", notes, "seconds", report->seconds);
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:f}", "codec", report->name, "version",
+        report->version, "file", report->file, "device", report->device, "seed", seed, "configurations",
+        (json_int_t)report->configurations, "pairs", (json_int_t)report->pairs, "pairs_accepted",
+        (json_int_t)report->pairs_accepted, "passed", !check_report_failed(report), "checks",
+        checks_json(report), "failures", failures, "notes", notes, "seconds", report->seconds);
     if (root == NULL) {
         fputs("kvant check: the report is no valid UTF-8\n", stderr);
         return EXIT_INPUT;
@@ -294,19 +309,25 @@ const command command_check = {
         "  --set KEY=VALUE  only this value: a parameter, or side, dtype, kv_heads, head_dim, block_tokens, "
         "data, rope,\n"
         "                   isa; may be given often\n"
+        "  --gpu            compare kernels on the CUDA driver's first device with the CPU: bytes, floats,\n"
+        "                   attention; the codec's other checks are left out. --set takes also gqa, other_dim,\n"
+        "                   tokens (1, block-1, block, block+1, 10*block+7), sight (all, window, live, cap,\n"
+        "                   mixed)\n"
         "  --fraction F     only this part of the configurations, 0 < F <= 1; those with new values come "
         "first\n"
         "  --all            the full product of all values, in an order drawn from the seed (may take days; "
         "combine\n"
         "                   with --set or --fraction)\n"
-        "  --timeout S      seconds that one call may take; 10\n"
+        "  --timeout S      seconds that one call may take; 10, with --gpu 60\n"
         "  --memory M       MiB that one child may use; 2048\n"
         "  --in-process     no children, for debuggers\n"
         "  --verbose        all failures, not three of each check\n"
         "\n"
-        "Exit status: 0 all promises kept, 1 one was broken, 2 wrong usage, 3 the plugin does not load.\n"
+        "Exit status: 0 all promises kept, 1 one was broken, 2 wrong usage, 3 the plugin does not load, or\n"
+        "--gpu finds no driver, no device or no image for it.\n"
         "\n"
         "  kvant check kivi --seed 7\n"
-        "  kvant check ./kvant_mine.so --only slices --set head_dim=80\n",
+        "  kvant check ./kvant_mine.so --only slices --set head_dim=80\n"
+        "  kvant check --gpu kivi\n",
     .run = run,
 };

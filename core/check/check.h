@@ -12,7 +12,8 @@
  *
  * The parts: check_run (parent), check_worker (child), check_board (memory that both see), check_axes and
  * check_cover (which configurations), check_case (one of them), check_data (what is encoded), check_subject
- * (an opened codec), check_promise_*.c (the checks), oracle_*.c (what error a formula must show).
+ * (an opened codec), check_promise_*.c (the checks), oracle_*.c (what error a formula must show),
+ * check_gpu*.c (kernels against the CPU).
  */
 #ifndef KVANT_CHECK_CHECK_H
 #define KVANT_CHECK_CHECK_H
@@ -53,6 +54,16 @@ typedef enum check_id {
     CHECK_ATTEND,
     CHECK_ARBITRARY,
     CHECK_QUIET,
+    /* Of kvant.gpu/1: the host's part always, kernels with `gpu`. */
+    CHECK_GPU_PLAN,
+    CHECK_GPU_UPLOAD,
+    CHECK_GPU_ENCODE,
+    CHECK_GPU_FINITE,
+    CHECK_GPU_DECODE,
+    CHECK_GPU_ATTEND,
+    CHECK_GPU_SCORE,
+    CHECK_GPU_MIX,
+    CHECK_GPU_ARBITRARY,
     /* Watched during all of them. */
     CHECK_BOUNDS,
     CHECK_STATE,
@@ -68,15 +79,20 @@ const char *check_promise(check_id id);
 /* The check called `name`, or CHECK_COUNT. */
 check_id check_find(const char *name);
 
+/* True for checks that run kernels. */
+bool check_needs_device(check_id id);
+
 typedef struct check_options {
     const char *codec; /* a codec's name, or a file: anything with a slash or ending in ".so" */
     uint64_t seed;
     double fraction;       /* of the configurations, in (0, 1] */
     double timeout;        /* seconds that one call may take */
     uint64_t memory_limit; /* resident bytes of one child; 0 = 2 GiB */
-    uint32_t workers;      /* 0 = one per CPU */
+    uint32_t workers;      /* 0 = one per CPU; with `gpu` at most four: each has a context of its own */
     bool all;              /* the full product instead of all pairs */
     bool in_process;       /* no children: for debuggers */
+    bool gpu;              /* kernels on the driver's first device against the CPU, in place of the CPU's own
+                              checks */
     bool only_one;         /* run only check `only`, besides what it needs */
     check_id only;
     int64_t number; /* run only this configuration; -1 = all */
@@ -106,6 +122,7 @@ typedef struct check_report {
     char *name;
     char *version;
     char *file;
+    char *device; /* with `gpu`: its name, compute capability and the kind of image it took; else "" */
     uint64_t seed;
     uint64_t configurations;
     uint64_t product; /* size of the full product, saturated */
@@ -121,7 +138,8 @@ typedef struct check_report {
 } check_report;
 
 /* PLUGIN_*: the loader's word on a plugin that does not load. ARGUMENT, VALUE, UNKNOWN_NAME: a setting that
- * names no axis or value. MEMORY, IO: the system refused. A failed check is no error: it is in the report. */
+ * names no axis or value. With `gpu`: DEVICE without a driver or a device, UNSUPPORTED without an image for
+ * it. MEMORY, IO: the system refused. A failed check is no error: it is in the report. */
 kvant_status check_run(const check_options *options, check_report *report, kvant_diag *diag);
 
 void check_report_free(check_report *report);

@@ -16,6 +16,9 @@ static const char *const fixed_names[CHECK_AXIS_PARAM] = {"side",         "dtype
 static const char *const side_names[] = {"key", "value"};
 static const char *const dtype_names[] = {"", "f32", "f16", "bf16"};
 static const char *const rope_names[] = {"none", "neox", "gptj"};
+static const char *const gpu_names[CHECK_GPU_AXES] = {"gqa", "tokens", "sight", "other_dim"};
+static const char *const tokens_names[] = {"1", "block-1", "block", "block+1", "10*block+7"};
+static const char *const sight_names[] = {"all", "window", "live", "cap", "mixed"};
 
 static void axis_add(check_axis *axis, int64_t integer) {
     for (uint32_t i = 0; i < axis->count; i++)
@@ -123,6 +126,33 @@ static void fill_fixed(const kvant_descriptor *d, check_axes *axes) {
     axes->axis[CHECK_AXIS_ISA].fallback = axes->axis[CHECK_AXIS_ISA].count - 1;
 }
 
+/* Few values and small blocks: the device may be an interpreter. */
+static void fill_for_kernels(check_axes *axes) {
+    static const int64_t dims[] = {32, 36, 64, 80, 96, 128, 256}, heads[] = {1, 2, 3};
+    static const int64_t blocks[] = {-1, CHECK_BLOCK_COMMON, 96}, groups[] = {1, 3, 4, 8};
+    static const uint32_t replaced[] = {CHECK_AXIS_HEADS, CHECK_AXIS_DIM, CHECK_AXIS_BLOCK, CHECK_AXIS_DATA,
+                                        CHECK_AXIS_ISA};
+    const check_axis isa = axes->axis[CHECK_AXIS_ISA];
+    for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++)
+        axes->axis[replaced[i]].count = axes->axis[replaced[i]].fallback = 0;
+    axis_list(&axes->axis[CHECK_AXIS_HEADS], heads, 3);
+    axis_list(&axes->axis[CHECK_AXIS_DIM], dims, sizeof dims / sizeof dims[0]);
+    axis_list(&axes->axis[CHECK_AXIS_BLOCK], blocks, 3);
+    axes->axis[CHECK_AXIS_BLOCK].fallback = 1;
+    axis_add(&axes->axis[CHECK_AXIS_DATA], CHECK_DATA_COUNT);
+    axis_add(&axes->axis[CHECK_AXIS_ISA], isa.values[isa.fallback].integer);
+    for (; axes->count + CHECK_GPU_AXES > CHECK_AXES; axes->count--) axes->skipped_params++;
+    axes->gpu = axes->count;
+    axes->count += CHECK_GPU_AXES;
+    check_axis *gpu = &axes->axis[axes->gpu];
+    memset(gpu, 0, CHECK_GPU_AXES * sizeof *gpu);
+    for (uint32_t i = 0; i < CHECK_GPU_AXES; i++) gpu[i].name = gpu_names[i];
+    axis_list(&gpu[CHECK_GPU_AXIS_GROUP], groups, sizeof groups / sizeof groups[0]);
+    for (uint32_t i = 0; i < CHECK_TOKENS_COUNT; i++) axis_add(&gpu[CHECK_GPU_AXIS_TOKENS], i);
+    for (uint32_t i = 0; i < CHECK_SIGHT_COUNT; i++) axis_add(&gpu[CHECK_GPU_AXIS_SIGHT], i);
+    axis_list(&gpu[CHECK_GPU_AXIS_DIM], dims, sizeof dims / sizeof dims[0]);
+}
+
 static kvant_status pin_word(check_axis *axis, const char *text, const char *const *words, uint32_t count,
                              kvant_diag *diag) {
     for (uint32_t i = 0; i < count; i++)
@@ -155,40 +185,44 @@ static kvant_status pin_isa(check_axis *axis, const char *text, kvant_diag *diag
     return kvant_fail(diag, KVANT_ERROR_VALUE, "isa", "isa=%s: this machine has no such level", text);
 }
 
-static kvant_status axis_pin(check_axes *axes, uint32_t index, const char *text, kvant_diag *diag) {
-    check_axis *axis = &axes->axis[index];
+static kvant_status gpu_axis_pin(check_axis *axis, uint32_t index, const char *text, kvant_diag *diag) {
+    if (index == CHECK_GPU_AXIS_TOKENS) return pin_word(axis, text, tokens_names, CHECK_TOKENS_COUNT, diag);
+    if (index == CHECK_GPU_AXIS_SIGHT) return pin_word(axis, text, sight_names, CHECK_SIGHT_COUNT, diag);
+    return pin_number(axis, text, index == CHECK_GPU_AXIS_GROUP ? 1024 : 8192, diag);
+}
+
+static kvant_status fixed_axis_pin(check_axis *axis, uint32_t index, const char *text, kvant_diag *diag) {
     const char *data_words[CHECK_DATA_COUNT];
     for (uint32_t i = 0; i < CHECK_DATA_COUNT; i++) data_words[i] = check_data_name((check_data)i);
     kvant_status status = KVANT_OK;
     switch (index) {
     case CHECK_AXIS_SIDE:
-        status = pin_word(axis, text, side_names, 2, diag);
-        break;
+        return pin_word(axis, text, side_names, 2, diag);
     case CHECK_AXIS_DTYPE:
-        status = pin_word(axis, text, dtype_names, 4, diag);
-        break;
+        return pin_word(axis, text, dtype_names, 4, diag);
     case CHECK_AXIS_DATA:
-        status = pin_word(axis, text, data_words, CHECK_DATA_COUNT, diag);
-        break;
+        return pin_word(axis, text, data_words, CHECK_DATA_COUNT, diag);
     case CHECK_AXIS_ROPE:
-        status = pin_word(axis, text, rope_names, 3, diag);
-        break;
+        return pin_word(axis, text, rope_names, 3, diag);
     case CHECK_AXIS_HEADS:
-        status = pin_number(axis, text, 1024, diag);
-        break;
+        return pin_number(axis, text, 1024, diag);
     case CHECK_AXIS_DIM:
-        status = pin_number(axis, text, 8192, diag);
-        break;
+        return pin_number(axis, text, 8192, diag);
     case CHECK_AXIS_BLOCK:
         status = pin_number(axis, text, 65536, diag);
         axis->values[0].number = CHECK_BLOCK_EXACT;
-        break;
-    case CHECK_AXIS_ISA:
-        status = pin_isa(axis, text, diag);
-        break;
+        return status;
     default:
-        status = kvant_schema_parse(axis->param, text, &axis->values[0], diag);
+        return pin_isa(axis, text, diag);
     }
+}
+
+static kvant_status axis_pin(check_axes *axes, uint32_t index, const char *text, kvant_diag *diag) {
+    check_axis *axis = &axes->axis[index];
+    bool for_kernels = axes->gpu != 0 && index >= axes->gpu;
+    kvant_status status = axis->param != NULL ? kvant_schema_parse(axis->param, text, &axis->values[0], diag)
+                          : for_kernels       ? gpu_axis_pin(axis, index - axes->gpu, text, diag)
+                                              : fixed_axis_pin(axis, index, text, diag);
     if (status == KVANT_OK) {
         axis->count = 1;
         axis->fallback = 0;
@@ -234,11 +268,16 @@ kvant_status check_axes_create(const kvant_descriptor *descriptor, const check_o
         axis->param_index = i;
         axis_fill_param(axis, p, &random);
     }
+    if (options->gpu) fill_for_kernels(axes);
     for (uint32_t i = 0; i < options->setting_count; i++) {
         kvant_status status = apply_setting(axes, options->settings[i], diag);
         if (status != KVANT_OK) return status;
     }
     return KVANT_OK;
+}
+
+int64_t check_axes_value(const check_axes *axes, const check_row *row, uint32_t axis) {
+    return axes->axis[axis].values[row->value[axis]].integer;
 }
 
 size_t check_axis_text(const check_axes *axes, uint32_t index, uint32_t value, char *text, size_t capacity) {
@@ -247,6 +286,14 @@ size_t check_axis_text(const check_axes *axes, uint32_t index, uint32_t value, c
     const char *word = NULL;
     char number[KVANT_SCHEMA_TEXT_MAX];
     (void)snprintf(number, sizeof number, "%lld", (long long)v->integer);
+    if (axes->gpu != 0 && index >= axes->gpu) {
+        uint32_t gpu = index - axes->gpu;
+        word = gpu == CHECK_GPU_AXIS_TOKENS  ? tokens_names[v->integer]
+               : gpu == CHECK_GPU_AXIS_SIGHT ? sight_names[v->integer]
+                                             : number;
+        int said = snprintf(text, capacity, "%s=%s", axis->name, word);
+        return said > 0 ? (size_t)said : 0;
+    }
     switch (index) {
     case CHECK_AXIS_SIDE:
         word = side_names[v->integer];
@@ -255,7 +302,7 @@ size_t check_axis_text(const check_axes *axes, uint32_t index, uint32_t value, c
         word = dtype_names[v->integer];
         break;
     case CHECK_AXIS_DATA:
-        word = check_data_name((check_data)v->integer);
+        word = v->integer == CHECK_DATA_COUNT ? "mixed" : check_data_name((check_data)v->integer);
         break;
     case CHECK_AXIS_ROPE:
         word = rope_names[v->integer];

@@ -31,8 +31,16 @@ enum {
     CHECK_CALL_EXTENSION,
     CHECK_CALL_INSPECT,
     CHECK_CALL_CALIBRATE,
-    CHECK_CALL_ATTEND
+    CHECK_CALL_ATTEND,
+    CHECK_CALL_GPU_PLAN,
+    CHECK_CALL_GPU_UPLOAD,
+    CHECK_CALL_GPU_PAIR,
+    CHECK_CALL_KERNEL /* a launch and what it waits for */
 };
+
+/* How a child ends that says why otherwise: the system has no memory; the device works no more, and another
+ * child must find it anew. */
+enum { CHECK_EXIT_MEMORY = 125, CHECK_EXIT_DEVICE = 124 };
 
 /* Where a fault happened, from the signal handler. */
 typedef struct check_fault {
@@ -65,7 +73,7 @@ typedef struct check_board {
     _Atomic uint64_t next; /* item */
     _Atomic uint64_t done;
     uint64_t items;
-    uint64_t option_items; /* the first items: one per parameter */
+    uint64_t option_items; /* the first items: one per parameter; none for kernels */
     uint64_t fixed_items;  /* those, and the one for error bands; configurations follow */
     uint64_t product;
     uint64_t pairs;
@@ -88,7 +96,7 @@ void check_board_free(check_board *board);
 enum {
     CHECK_RECORD_FAILURE = 1, /* configuration NUL message */
     CHECK_RECORD_NOTE = 2,    /* message */
-    CHECK_RECORD_PLUGIN = 3,  /* name NUL version NUL file */
+    CHECK_RECORD_PLUGIN = 3,  /* name NUL version NUL file NUL device */
     CHECK_RECORD_REFUSED = 4  /* the loader's or --set's word; status in `status` */
 };
 

@@ -112,6 +112,30 @@ kvant_status check_call_read(check_worker *worker, const kvant_inspect *inspect,
     return status;
 }
 
+kvant_status check_call_gpu_plan(check_worker *worker, const kvant_gpu *gpu, const kvant_setup *setup,
+                                 const kvant_layout *layout, kvant_gpu_plan *plan, kvant_diag *diag) {
+    guard g = call_begin(worker, CHECK_CALL_GPU_PLAN);
+    kvant_status status = gpu->plan(setup, layout, plan, diag);
+    call_end(worker, g, "plan of kvant.gpu/1");
+    return status;
+}
+
+kvant_status check_call_gpu_upload(check_worker *worker, const kvant_gpu *gpu, const void *state,
+                                   const kvant_gpu_plan *plan, void *device_state) {
+    guard g = call_begin(worker, CHECK_CALL_GPU_UPLOAD);
+    kvant_status status = gpu->upload(state, plan, device_state);
+    call_end(worker, g, "upload");
+    return status;
+}
+
+kvant_status check_call_gpu_pair(check_worker *worker, const kvant_gpu *gpu, const kvant_setup *key,
+                                 const kvant_setup *value, kvant_gpu_kernel *kernel, kvant_diag *diag) {
+    guard g = call_begin(worker, CHECK_CALL_GPU_PAIR);
+    kvant_status status = gpu->pair(key, value, kernel, diag);
+    call_end(worker, g, "pair");
+    return status;
+}
+
 kvant_status check_fit(check_worker *worker, check_case *c, kvant_layout *layout, kvant_diag *diag) {
     kvant_status status = KVANT_OK;
     for (uint32_t round = 0; round < 3; round++) {
@@ -127,5 +151,5 @@ kvant_status check_fit(check_worker *worker, check_case *c, kvant_layout *layout
 
 void check_out_of_memory(void) {
     (void)fputs("kvant check: the system has no memory left\n", stderr);
-    _Exit(125);
+    _Exit(CHECK_EXIT_MEMORY);
 }

@@ -12,10 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t axis_value(const check_axes *axes, const check_row *row, uint32_t axis) {
-    return axes->axis[axis].values[row->value[axis]].integer;
-}
-
 static void fill_rope(check_case *c, uint32_t style) {
     uint32_t dim = c->setup.head_dim;
     uint32_t rotary = style == KVANT_ROPE_GPTJ && dim > 8 ? dim / 2 & ~1u : dim & ~1u;
@@ -34,15 +30,17 @@ static void fill_values(const check_axes *axes, const check_row *row, check_case
         kvant_schema_default(kvant_schema_param(axes->descriptor, i), &c->values[i]);
     for (uint32_t a = CHECK_AXIS_PARAM; a < axes->count; a++) {
         const check_axis *axis = &axes->axis[a];
-        if (axis->param->type != KVANT_PARAM_TABLE)
+        if (axis->param != NULL && axis->param->type != KVANT_PARAM_TABLE)
             c->values[axis->param_index] = axis->values[row->value[a]];
     }
 }
 
 bool check_case_create(const check_axes *axes, const check_row *row, uint64_t seed, check_case *c) {
     *c = (check_case){.seed = seed};
-    uint32_t heads = (uint32_t)axis_value(axes, row, CHECK_AXIS_HEADS);
-    uint32_t dim = (uint32_t)axis_value(axes, row, CHECK_AXIS_DIM);
+    uint32_t heads = (uint32_t)check_axes_value(axes, row, CHECK_AXIS_HEADS);
+    uint32_t dim = (uint32_t)check_axes_value(axes, row, CHECK_AXIS_DIM);
+    uint32_t group =
+        axes->gpu != 0 ? (uint32_t)check_axes_value(axes, row, axes->gpu + CHECK_GPU_AXIS_GROUP) : 2;
     c->values = calloc(axes->descriptor->param_count + 1u, sizeof *c->values);
     c->inverse_frequency = calloc(dim / 2 + 1u, sizeof *c->inverse_frequency);
     if (c->values == NULL || c->inverse_frequency == NULL) {
@@ -51,25 +49,25 @@ bool check_case_create(const check_axes *axes, const check_row *row, uint64_t se
     }
     c->setup = (kvant_setup){
         .struct_size = sizeof c->setup,
-        .side = (uint32_t)axis_value(axes, row, CHECK_AXIS_SIDE),
+        .side = (uint32_t)check_axes_value(axes, row, CHECK_AXIS_SIDE),
         .layer = 1,
         .layer_count = 4,
-        .dtype = (uint32_t)axis_value(axes, row, CHECK_AXIS_DTYPE),
+        .dtype = (uint32_t)check_axes_value(axes, row, CHECK_AXIS_DTYPE),
         .head_dim = dim,
         .kv_heads = heads,
         .first_kv_head = heads == 3 ? 1 : 0, /* a rank that is not alone */
         .total_kv_heads = heads == 3 ? 5 : heads,
-        .q_heads = 2 * heads,
-        .isa = (uint32_t)axis_value(axes, row, CHECK_AXIS_ISA),
+        .q_heads = heads * group,
+        .isa = (uint32_t)check_axes_value(axes, row, CHECK_AXIS_ISA),
         .value_count = axes->descriptor->param_count,
         .values = c->values,
     };
-    c->data = (check_data)axis_value(axes, row, CHECK_AXIS_DATA);
-    c->block = axis_value(axes, row, CHECK_AXIS_BLOCK);
+    c->data = (check_data)check_axes_value(axes, row, CHECK_AXIS_DATA);
+    c->block = check_axes_value(axes, row, CHECK_AXIS_BLOCK);
     c->block_exact =
         axes->axis[CHECK_AXIS_BLOCK].values[row->value[CHECK_AXIS_BLOCK]].number == CHECK_BLOCK_EXACT;
     c->setup.block_tokens = c->block > 0 ? (uint32_t)c->block : CHECK_BLOCK_COMMON;
-    fill_rope(c, (uint32_t)axis_value(axes, row, CHECK_AXIS_ROPE));
+    fill_rope(c, (uint32_t)check_axes_value(axes, row, CHECK_AXIS_ROPE));
     fill_values(axes, row, c);
     return true;
 }

@@ -14,7 +14,7 @@ typedef struct check_case {
     double *inverse_frequency; /* [head_dim / 2] */
     kvant_array arrays[CHECK_ARRAYS]; /* of an artifact, sorted by name */
     bool borrowed;                    /* their names and data belong to another case */
-    check_data data;
+    check_data data; /* CHECK_DATA_COUNT: each block another */
     int64_t block; /* of the axis: see check_axes.h */
     bool block_exact;
     uint64_t seed; /* of its data */

@@ -15,6 +15,9 @@ typedef struct check_context {
     check_extent extent; /* encoded from the dense rows */
     uint32_t *decoded;   /* F32 bits of the whole extent */
     check_random random;
+    bool has_kernels;           /* kvant.gpu/1 has a plan for it: */
+    kvant_gpu_plan kernels;     /*   this one */
+    struct check_sample *blocks; /* what kernels encode and decode: check_gpu.h */
     bool over; /* refused, or nothing to go on with */
 } check_context;
 

@@ -1,6 +1,7 @@
 /* A pairwise covering array under constraints that only plan knows. See check_cover.h. */
 #include "check_cover.h"
 
+#include "check_gpu.h"
 #include "check_promise.h"
 
 #include <stdio.h>
@@ -10,8 +11,11 @@
 enum {
     TRIES = 40,         /* per pair, before it counts as refused */
     REFUSED_ROWS = 400, /* refused configurations that are kept, so that their reasons are looked at */
+    REFUSED_FOR_KERNELS = 12,
     SMALL_BLOCK = 1 << 18,
-    LARGE_BLOCK = 3 << 20 /* elements of a block that is tried if nothing smaller will do */
+    LARGE_BLOCK = 3 << 20, /* elements of a block that is tried if nothing smaller will do */
+    SMALL_FOR_KERNELS = 1 << 15,
+    LARGE_FOR_KERNELS = 1 << 17
 };
 
 enum { PAIR_OPEN, PAIR_COVERED, PAIR_REFUSED };
@@ -40,8 +44,10 @@ static bool row_is_accepted(cover *c, const check_row *row, uint64_t most) {
     kvant_layout layout;
     kvant_status status = check_fit(c->worker, &configuration, &layout, NULL);
     /* What asks for an artifact gets one later. */
-    bool accepted = (status == KVANT_OK || status == KVANT_ERROR_MISSING) &&
-                    check_case_elements(&configuration) <= most;
+    bool accepted =
+        (status == KVANT_OK || status == KVANT_ERROR_MISSING) && check_case_elements(&configuration) <= most;
+    if (accepted && status == KVANT_OK && c->worker->options->gpu)
+        accepted = check_gpu_accepts(c->worker, &configuration.setup, &layout);
     check_case_free(&configuration);
     return accepted;
 }
@@ -134,17 +140,20 @@ static void make_row(cover *c, check_row *row, uint32_t round, uint32_t a, uint3
 }
 
 static void cover_pair(cover *c, uint32_t a, uint32_t va, uint32_t b, uint32_t vb) {
+    bool kernels = c->worker->options->gpu;
+    uint64_t small = kernels ? SMALL_FOR_KERNELS : SMALL_BLOCK;
+    uint64_t large = kernels ? LARGE_FOR_KERNELS : LARGE_BLOCK;
     check_row row = fallback_row(c), refused = row;
     for (uint32_t round = 0; round < TRIES; round++) {
         make_row(c, &row, round, a, va, b, vb);
-        if (row_is_accepted(c, &row, round < TRIES * 2 / 3 ? SMALL_BLOCK : LARGE_BLOCK)) {
+        if (row_is_accepted(c, &row, round < TRIES * 2 / 3 ? small : large)) {
             (void)add_row(c, &row, true);
             return;
         }
         if (round == 0) refused = row;
     }
     *pair_state(c, a, va, b, vb) = PAIR_REFUSED;
-    if (c->refused_rows < REFUSED_ROWS) (void)add_row(c, &refused, false);
+    if (c->refused_rows < (kernels ? REFUSED_FOR_KERNELS : REFUSED_ROWS)) (void)add_row(c, &refused, false);
 }
 
 static void add_grid(cover *c) {
@@ -277,9 +286,9 @@ void check_cover(check_worker *worker, bool blind) {
     c.pairs = calloc((size_t)c.values * c.values, 1);
     if (c.pairs == NULL) check_out_of_memory();
     atomic_store(&worker->slot->check, CHECK_PLAN);
-    add_grid(&c);
+    if (!worker->options->gpu) add_grid(&c);
     cover_pairs(&c);
-    look_at_head_dims(&c);
+    if (!worker->options->gpu) look_at_head_dims(&c);
     order_rows(&c);
     worker->slot->text[0] = '\0';
     free(c.pairs);

@@ -42,6 +42,25 @@ static const struct {
                       "score and mix are those of decoded rows within attend_tolerance, row by row"},
     [CHECK_ARBITRARY] = {"arbitrary", "arbitrary bytes are decoded and inspected within bounds and in time"},
     [CHECK_QUIET] = {"quiet", "hot calls neither allocate nor lock, log, start threads or do I/O"},
+    [CHECK_GPU_PLAN] = {"gpu-plan",
+                        "the plan of kernels is pure, keeps the rules and names kernels that exist"},
+    [CHECK_GPU_UPLOAD] =
+        {"gpu-upload",
+         "the device's state is the same from equal codecs, within its bytes, without addresses"},
+    [CHECK_GPU_ENCODE] =
+        {"gpu-encode", "kernels write the CPU's bytes, whatever the rows' strides, the grid and the order"},
+    [CHECK_GPU_FINITE] = {"gpu-finite", "the first NaN or infinity of a block is reported, and no other"},
+    [CHECK_GPU_DECODE] = {"gpu-decode",
+                          "kernels give the CPU's floats for any tokens and heads, and nothing else"},
+    [CHECK_GPU_ATTEND] =
+        {"gpu-attend",
+         "attention on codes is that on decoded rows within attend_tolerance, the same each time"},
+    [CHECK_GPU_SCORE] = {"gpu-score",
+                         "logits of keys' codes are those of decoded rows within attend_tolerance"},
+    [CHECK_GPU_MIX] = {"gpu-mix",
+                       "weights times values' codes are as of decoded rows within attend_tolerance"},
+    [CHECK_GPU_ARBITRARY] = {"gpu-hostile",
+                             "kernels end on arbitrary bytes of an extent and stay within bounds"},
     [CHECK_BOUNDS] = {"bounds", "no call reads or writes outside of the memory it was given"},
     [CHECK_STATE] = {"state", "hot calls write neither to the state nor to their inputs"},
     [CHECK_ENVIRONMENT] = {"environment", "no call changes the floating-point environment"},
@@ -54,6 +73,10 @@ const char *check_name(check_id id) {
 
 const char *check_promise(check_id id) {
     return id < CHECK_COUNT ? checks[id].promise : "?";
+}
+
+bool check_needs_device(check_id id) {
+    return id >= CHECK_GPU_ENCODE && id <= CHECK_GPU_ARBITRARY;
 }
 
 check_id check_find(const char *name) {

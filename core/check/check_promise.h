@@ -42,6 +42,16 @@ void check_attend(check_context *context);
 void check_arbitrary(check_context *context);
 void check_quiet(check_context *context);
 
+void check_gpu_plan(check_context *context);
+void check_gpu_upload(check_context *context);
+void check_gpu_encode(check_context *context);
+void check_gpu_finite(check_context *context);
+void check_gpu_decode(check_context *context);
+void check_gpu_attend(check_context *context);
+void check_gpu_score(check_context *context);
+void check_gpu_mix(check_context *context);
+void check_gpu_arbitrary(check_context *context);
+
 /* ---- Shared ------------------------------------------------------------------------------------------ */
 
 void check_item_begin(check_worker *worker, int64_t number);
@@ -53,6 +63,13 @@ uint64_t check_thread_count(void);
 /* Counts check `id` as run on this item and names it as what runs now; false where it is not wanted, or
  * given up. */
 bool check_begin(check_worker *worker, check_id id);
+
+/* A diag that shows whether anybody wrote to it. */
+kvant_diag check_fresh_diag(void);
+bool check_diag_is_fresh(const kvant_diag *diag);
+
+/* What is wrong with a refusal, or NULL. */
+const char *check_refusal_fault(kvant_status status, const kvant_diag *diag);
 
 /* Digest of the plugin's writable data; 0 where it cannot be told. */
 uint64_t check_globals_digest(const check_worker *worker);

@@ -1,6 +1,6 @@
 /* Checks of the calls that set up: plan, its layout, block_tokens, open. */
-#include "check_promise.h"
 #include "check_learn.h"
+#include "check_promise.h"
 
 #include "plugin/fpenv.h"
 
@@ -12,24 +12,23 @@
 
 enum { PLAN_THREADS = 4, PLAN_CALLS = 50, MAX_BYTES = 1 << 30 };
 
-/* A diag that shows whether anybody wrote to it. */
-static kvant_diag fresh_diag(void) {
+kvant_diag check_fresh_diag(void) {
     kvant_diag diag;
     memset(&diag, 0x5a, sizeof diag);
     diag.struct_size = sizeof diag;
     return diag;
 }
 
-static bool diag_is_fresh(const kvant_diag *diag) {
-    kvant_diag fresh = fresh_diag();
+bool check_diag_is_fresh(const kvant_diag *diag) {
+    kvant_diag fresh = check_fresh_diag();
     return memcmp(diag, &fresh, sizeof fresh) == 0;
 }
 
-/* What is wrong with a refusal, or NULL. */
-static const char *refusal_fault(kvant_status status, const kvant_diag *diag) {
+const char *check_refusal_fault(kvant_status status, const kvant_diag *diag) {
     if (status > 0) return "its status is positive: errors are negative";
     if (strcmp(kvant_status_text(status), kvant_status_text(1)) == 0) return "its status is none of types.h";
-    if (diag_is_fresh(diag)) return "the diag was not filled: key and message must say which rule was broken";
+    if (check_diag_is_fresh(diag))
+        return "the diag was not filled: key and message must say which rule was broken";
     if (memchr(diag->message, '\0', sizeof diag->message) == NULL ||
         memchr(diag->key, '\0', sizeof diag->key) == NULL)
         return "a string of the diag does not end";
@@ -123,7 +122,7 @@ static void refuse_small_diag(check_context *context) {
 
 static void look_at_refusal(check_context *context, kvant_status status, const kvant_diag *diag) {
     check_worker *worker = context->worker;
-    const char *fault = refusal_fault(status, diag);
+    const char *fault = check_refusal_fault(status, diag);
     refuse_small_diag(context);
     const kvant_layout *layout = &context->layout;
     if (fault != NULL)
@@ -147,9 +146,9 @@ static void look_at_refusal(check_context *context, kvant_status status, const k
 static void look_at_missing(check_context *context) {
     check_worker *worker = context->worker;
     check_case *c = &context->configuration;
-    kvant_diag diag = fresh_diag();
+    kvant_diag diag = check_fresh_diag();
     kvant_status status = check_call_plan(worker, &c->setup, &context->layout, &diag);
-    const char *fault = status == KVANT_ERROR_MISSING ? refusal_fault(status, &diag) : NULL;
+    const char *fault = status == KVANT_ERROR_MISSING ? check_refusal_fault(status, &diag) : NULL;
     if (fault != NULL) check_fail(worker, CHECK_PLAN, "plan misses an artifact, and %s", fault);
     if (context->layout.block_multiple == 0 || context->layout.alignment == 0)
         check_fail(worker, CHECK_PLAN,
@@ -163,9 +162,9 @@ void check_plan_is_pure(check_context *context) {
     /* What the layout depends on is learned first; a refusal must come all the same (look_at_missing). */
     if (check_fit(worker, c, &context->layout, NULL) == KVANT_ERROR_MISSING) look_at_missing(context);
     check_case_text(&worker->axes, &context->row, c, worker->slot->text, CHECK_TEXT);
-    kvant_diag diag = fresh_diag(), again_diag = fresh_diag();
+    kvant_diag diag = check_fresh_diag(), again_diag = check_fresh_diag();
     kvant_status status = guarded_plan(worker, c, &context->layout, &diag);
-    if (status == KVANT_OK && !diag_is_fresh(&diag))
+    if (status == KVANT_OK && !check_diag_is_fresh(&diag))
         check_fail(worker, CHECK_PLAN, "plan accepted and wrote to the diag");
     kvant_layout again;
     if (!check_case_copy(c, &copy)) check_out_of_memory();
@@ -272,7 +271,7 @@ static void look_at_dependence(check_context *context) {
     LAYOUT(member == NULL, "%s depends on setup.isa", member);
     for (uint32_t a = CHECK_AXIS_PARAM; a < worker->axes.count; a++) {
         const check_axis *axis = &worker->axes.axis[a];
-        if (!(axis->param->flags & KVANT_PARAM_READING)) continue;
+        if (axis->param == NULL || !(axis->param->flags & KVANT_PARAM_READING)) continue;
         kvant_value kept = c->values[axis->param_index];
         c->values[axis->param_index] = axis->values[(context->row.value[a] + 1u) % axis->count];
         other = (kvant_layout){.struct_size = sizeof other};
@@ -297,13 +296,13 @@ static void try_block(check_context *context, uint32_t tokens) {
     kvant_setup setup = context->configuration.setup;
     setup.block_tokens = tokens;
     kvant_layout layout = {.struct_size = sizeof layout};
-    kvant_diag diag = fresh_diag();
+    kvant_diag diag = check_fresh_diag();
     kvant_status status = check_call_plan(worker, &setup, &layout, &diag);
     bool fits = tokens % multiple == 0;
     if (fits && status == KVANT_ERROR_BLOCK_TOKENS)
         check_fail(worker, CHECK_BLOCKS,
                    "%u block_tokens, a multiple of block_multiple %u, are refused as none: %.200s", tokens,
-                   multiple, diag_is_fresh(&diag) ? "" : diag.message);
+                   multiple, check_diag_is_fresh(&diag) ? "" : diag.message);
     else if (!fits && status == KVANT_OK)
         check_fail(worker, CHECK_BLOCKS, "%u block_tokens, no multiple of block_multiple %u, are accepted",
                    tokens, multiple);
@@ -315,9 +314,9 @@ static void try_block(check_context *context, uint32_t tokens) {
         check_fail(worker, CHECK_BLOCKS,
                    "refusing %u block_tokens, plan says block_multiple %u instead of %u", tokens,
                    layout.block_multiple, multiple);
-    else if (status != KVANT_OK && refusal_fault(status, &diag) != NULL)
+    else if (status != KVANT_OK && check_refusal_fault(status, &diag) != NULL)
         check_fail(worker, CHECK_BLOCKS, "refusing %u block_tokens: %s", tokens,
-                   refusal_fault(status, &diag));
+                   check_refusal_fault(status, &diag));
 }
 
 void check_blocks(check_context *context) {
@@ -352,34 +351,35 @@ static kvant_status open_with_artifact(check_context *context, kvant_diag *diag)
     check_subject other;
     kvant_status status = check_subject_open(worker, &other, &c->setup, &context->layout, diag);
     *last = kept;
-    const char *fault = status == KVANT_OK ? "accepts it" : refusal_fault(status, diag);
+    const char *fault = status == KVANT_OK ? "accepts it" : check_refusal_fault(status, diag);
     if (fault != NULL)
         check_fail(worker, CHECK_OPEN, "an artifact whose tensor \"%s\" has another shape: open %s",
                    kept.name, fault);
     if (status == KVANT_OK) check_subject_close(&other);
-    *diag = fresh_diag();
+    *diag = check_fresh_diag();
     return check_subject_open(worker, &context->subject, &c->setup, &context->layout, diag);
 }
 
 void check_open(check_context *context) {
     check_worker *worker = context->worker;
-    kvant_diag diag = fresh_diag();
+    kvant_diag diag = check_fresh_diag();
     kvant_status status =
         check_subject_open(worker, &context->subject, &context->configuration.setup, &context->layout, &diag);
     if (status == KVANT_ERROR_MISSING) {
-        const char *fault = refusal_fault(status, &diag);
+        const char *fault = check_refusal_fault(status, &diag);
         if (fault != NULL) check_fail(worker, CHECK_OPEN, "open misses an artifact, and %s", fault);
-        diag = fresh_diag();
+        diag = check_fresh_diag();
         status = open_with_artifact(context, &diag);
     }
     if (status == KVANT_OK) {
-        if (!diag_is_fresh(&diag)) check_fail(worker, CHECK_OPEN, "open succeeded and wrote to the diag");
+        if (!check_diag_is_fresh(&diag))
+            check_fail(worker, CHECK_OPEN, "open succeeded and wrote to the diag");
         return;
     }
     context->over = true;
     if (status != KVANT_ERROR_MISSING)
         check_fail(worker, CHECK_OPEN, "plan accepted, open refused with %d (%s): %.300s", status,
-                   kvant_status_text(status), diag_is_fresh(&diag) ? "" : diag.message);
+                   kvant_status_text(status), check_diag_is_fresh(&diag) ? "" : diag.message);
     if (check_has_failed(worker, CHECK_OPEN) || !(worker->ran >> CHECK_OPEN & 1)) return;
     worker->ran &= ~((uint64_t)1 << CHECK_OPEN);
     atomic_fetch_add(&worker->board->tallies[CHECK_OPEN].refused, 1);

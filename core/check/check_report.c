@@ -38,12 +38,14 @@ bool check_report_add_note(check_report *report, const char *message) {
     return notes[report->note_count++] != NULL;
 }
 
-bool check_report_set_plugin(check_report *report, const char *name, const char *version, const char *file) {
+bool check_report_set_plugin(check_report *report, const char *name, const char *version, const char *file,
+                             const char *device) {
     if (report->name != NULL) return true;
     report->name = strdup(name);
     report->version = strdup(version);
     report->file = strdup(file);
-    return report->name != NULL && report->version != NULL && report->file != NULL;
+    report->device = strdup(device);
+    return report->name != NULL && report->version != NULL && report->file != NULL && report->device != NULL;
 }
 
 static int compare_failures(const void *left, const void *right) {
@@ -84,6 +86,7 @@ void check_report_free(check_report *report) {
     free(report->name);
     free(report->version);
     free(report->file);
+    free(report->device);
     *report = (check_report){0};
 }
 

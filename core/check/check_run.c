@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { POLL_MILLISECONDS = 20, DEATHS_MAX = 100 };
+enum { POLL_MILLISECONDS = 20, DEATHS_MAX = 100, DEVICE_WORKERS = 4 };
 static const uint64_t memory_default = (uint64_t)2 << 30;
 
 /* Why the parent ended a child. */
@@ -66,7 +66,8 @@ static void take_record(runner *r, const check_record *record) {
         good = check_report_add_note(r->report, first);
         break;
     case CHECK_RECORD_PLUGIN:
-        good = check_report_set_plugin(r->report, first, second, check_record_string(record, 2));
+        good = check_report_set_plugin(r->report, first, second, check_record_string(record, 2),
+                                       check_record_string(record, 3));
         break;
     case CHECK_RECORD_REFUSED:
         r->status = kvant_fail(r->diag, record->status, "", "%s", second);
@@ -141,9 +142,10 @@ static void printed_words(const child *c, char *text, size_t capacity) {
 }
 
 static const char *call_name(uint32_t call) {
-    static const char *const names[] = {"the check itself", "loading",   "plan",  "open",
-                                        "encode",           "decode",    "close", "extension",
-                                        "inspect",          "calibrate", "attend"};
+    static const char *const names[] = {"the check itself", "loading",   "plan",    "open",
+                                        "encode",           "decode",    "close",   "extension",
+                                        "inspect",          "calibrate", "attend",  "plan of kvant.gpu/1",
+                                        "upload",           "pair",      "a kernel"};
     return call < sizeof names / sizeof names[0] ? names[call] : "?";
 }
 
@@ -204,7 +206,7 @@ static void note_death(runner *r, const child *c, int wait_status) {
  * with. */
 static bool is_needed(check_id id) {
     return id == CHECK_PLAN || id == CHECK_LAYOUT || id == CHECK_OPEN || id == CHECK_ENCODE ||
-           id == CHECK_DECODE;
+           id == CHECK_DECODE || id == CHECK_GPU_PLAN;
 }
 
 static void stop(runner *r, const char *why) {
@@ -237,8 +239,12 @@ static void child_end(runner *r, uint32_t index) {
     (void)close(c->pipe);
     bool good = c->verdict == VERDICT_NONE && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0 &&
                 atomic_load(&c->slot->finished);
-    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 125) check_out_of_memory();
-    if (!good) note_death(r, c, wait_status);
+    int exit_status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 0;
+    if (exit_status == CHECK_EXIT_MEMORY) check_out_of_memory();
+    if (exit_status == CHECK_EXIT_DEVICE) /* it has said why */
+        atomic_fetch_add(&r->board->deaths[atomic_load(&c->slot->check)], 1);
+    else if (!good)
+        note_death(r, c, wait_status);
     char printed[200];
     printed_words(c, printed, sizeof printed);
     if (good && printed[0] != '\0') {
@@ -320,8 +326,8 @@ static void run_children(runner *r) {
     if (r->status != KVANT_OK) return;
     if (!r->board->planned) run_planner(r, true);
     if (!r->board->planned || r->status != KVANT_OK) return;
-    uint64_t workers = r->options->workers;
-    if (workers == 0) workers = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t workers = r->options->workers, cpus = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    if (workers == 0) workers = r->options->gpu && cpus > DEVICE_WORKERS ? DEVICE_WORKERS : cpus;
     if (workers > CHECK_WORKERS) workers = CHECK_WORKERS;
     if (workers > r->board->items) workers = r->board->items;
     r->child_count = (uint32_t)workers;
@@ -364,7 +370,7 @@ kvant_status check_run(const check_options *options, check_report *report, kvant
     else
         run_children(r);
     /* A plugin that kills its process while it loads has not said its name. */
-    if (!check_report_set_plugin(report, options->codec, "?", options->codec)) check_out_of_memory();
+    if (!check_report_set_plugin(report, options->codec, "?", options->codec, "")) check_out_of_memory();
     check_report_finish(report, board);
     report->seconds = now() - start;
     kvant_status status = r->status;

@@ -3,6 +3,7 @@
 
 #include "check_context.h"
 #include "check_cover.h"
+#include "check_gpu.h"
 #include "check_promise.h"
 
 #include <kvant/kvant.h>
@@ -84,7 +85,8 @@ void check_worker_watch_signals(check_worker *worker) {
         (void)sigemptyset(&action.sa_mask);
         (void)sigaction(signals[i], &action, NULL);
     }
-    sample_environment();
+    /* A driver need not like signals between its calls. */
+    if (!worker->options->gpu) sample_environment();
 }
 
 bool check_has_failed(const check_worker *worker, check_id id) {
@@ -146,6 +148,7 @@ static bool load(check_worker *worker) {
         status = check_axes_create(worker->plugin->descriptor, worker->options, &worker->axes, &diag);
     }
     atomic_store(&worker->slot->call, CHECK_CALL_NONE);
+    if (status == KVANT_OK && worker->options->gpu) status = check_gpu_begin(worker, &diag);
     if (status != KVANT_OK) {
         emit_refused(worker, status, &diag);
         return false;
@@ -160,6 +163,9 @@ static void emit_plugin(check_worker *worker) {
     check_record_add(&record, worker->plugin->descriptor->name);
     check_record_add(&record, worker->plugin->descriptor->version);
     check_record_add(&record, worker->file);
+    char device[256];
+    check_gpu_device_text(worker, device, sizeof device);
+    check_record_add(&record, device);
     worker->emit(worker->context, &record);
 }
 
@@ -181,7 +187,8 @@ uint64_t check_thread_count(void) {
 }
 
 void check_item_end(check_worker *worker) {
-    if (check_thread_count() > worker->threads)
+    /* A driver starts threads of its own when it likes. */
+    if (check_thread_count() > worker->threads && !worker->options->gpu)
         check_fail(worker, CHECK_QUIET, "a thread is left that the check did not start");
     for (unsigned id = 0; id < CHECK_COUNT; id++)
         if ((worker->ran & ~worker->failed) >> id & 1)
@@ -208,13 +215,15 @@ bool check_begin(check_worker *worker, check_id id) {
 static void plan_items(check_worker *worker, bool blind) {
     emit_plugin(worker);
     if (!blind) check_plugin(worker);
+    /* Broken tables have been named; there is nothing to run. */
+    bool gpu = worker->options->gpu, runs = !gpu || worker->gpu->has_device;
     check_item_begin(worker, -1);
-    check_cover(worker, blind);
+    if (runs) check_cover(worker, blind);
     check_item_end(worker);
     check_board *board = worker->board;
-    board->option_items = worker->plugin->descriptor->param_count;
-    board->fixed_items = board->option_items + 1;
-    board->items = board->fixed_items + check_cover_count(worker);
+    board->option_items = gpu ? 0 : worker->plugin->descriptor->param_count;
+    board->fixed_items = gpu ? 0 : board->option_items + 1;
+    board->items = board->fixed_items + (runs ? check_cover_count(worker) : 0);
     board->planned = 1;
 }
 
@@ -231,9 +240,7 @@ static void run_item(check_worker *worker, uint64_t item, uint32_t from) {
     atomic_fetch_add(&worker->board->done, 1);
 }
 
-void check_worker_run(check_worker *worker, const check_job *job) {
-    worker->number = -1;
-    if (!load(worker)) return;
+static void work(check_worker *worker, const check_job *job) {
     if (job->plan) {
         plan_items(worker, job->blind);
         return;
@@ -248,4 +255,10 @@ void check_worker_run(check_worker *worker, const check_job *job) {
             continue;
         run_item(worker, item, 0);
     }
+}
+
+void check_worker_run(check_worker *worker, const check_job *job) {
+    worker->number = -1;
+    if (load(worker)) work(worker, job);
+    check_gpu_end(worker);
 }

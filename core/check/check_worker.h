@@ -14,6 +14,7 @@ typedef struct check_worker {
     void *context; /* of emit */
     const kvant_plugin *plugin;
     const char *file; /* of the plugin */
+    struct check_gpu *gpu; /* kernels: check_gpu.h; NULL until somebody asks */
     check_axes axes;
     check_buffers buffers;
     int64_t number;      /* of the configuration; -1 = the plugin as such */
@@ -71,6 +72,13 @@ kvant_status check_call_describe(check_worker *worker, const kvant_inspect *insp
                                  const kvant_extent *extent, uint32_t index, kvant_array *array);
 kvant_status check_call_read(check_worker *worker, const kvant_inspect *inspect, const void *state,
                              const kvant_extent *extent, uint32_t index, void *data, void *scratch);
+
+kvant_status check_call_gpu_plan(check_worker *worker, const kvant_gpu *gpu, const kvant_setup *setup,
+                                 const kvant_layout *layout, kvant_gpu_plan *plan, kvant_diag *diag);
+kvant_status check_call_gpu_upload(check_worker *worker, const kvant_gpu *gpu, const void *state,
+                                   const kvant_gpu_plan *plan, void *device_state);
+kvant_status check_call_gpu_pair(check_worker *worker, const kvant_gpu *gpu, const kvant_setup *key,
+                                 const kvant_setup *value, kvant_gpu_kernel *kernel, kvant_diag *diag);
 
 /* Asks plan until block_tokens fits the axis of the configuration. */
 kvant_status check_fit(check_worker *worker, check_case *c, kvant_layout *layout, kvant_diag *diag);

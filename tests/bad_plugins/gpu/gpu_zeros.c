@@ -1,0 +1,13 @@
+/* Lie: attention returns zeros. Its kernel is in lie_attend.cu. */
+#include "gpu_lie.h"
+
+static kvant_status pair_zeros(const kvant_setup *key, const kvant_setup *value, kvant_gpu_kernel *to,
+                               kvant_diag *diag) {
+    kvant_status status = honest_pair(key, value, to, diag);
+    memset(to->name, 0, sizeof to->name);
+    (void)snprintf(to->name, sizeof to->name, "lie_zeros");
+    return status;
+}
+
+LYING_IMAGE
+LYING_GPU(.image_count = 1, .images = &lie_image, .pair = pair_zeros)
