@@ -1,6 +1,7 @@
 /* Unpacking for kit/split.cuh. The numbers of kivi_codes.cuh but for their rounding: one instead of two,
- * which attention allows. With one no product overflows, so that a group whose numbers may lie beyond the
- * largest of the rows' type is cut there and needs no arithmetic in double. */
+ * which attention allows. With one no product overflows, so that a group whose top lies beyond the largest of
+ * the rows' type is cut there without arithmetic in double. Only such a group: a minimum that rounded beyond
+ * the largest stays what decode makes of it. */
 #ifndef KVANT_KIVI_SPLIT_CUH
 #define KVANT_KIVI_SPLIT_CUH
 
@@ -94,7 +95,7 @@ struct kivi_split_codes {
 
     __device__ __forceinline__ void key(uint64_t extent, uint32_t head, uint32_t token, uint32_t octet,
                                         float (&x)[8]) const {
-        const float largest = kvant_largest(dtype);
+        const float levels = (float)s->levels, largest = kvant_largest(dtype);
         const uint32_t c = octet * 8, count = head_dim - c;
         const uint64_t base = extent + head * s->head_bytes;
         const uint64_t index = ((uint64_t)(token / s->group) * s->plane_row + c) * s->meta_bytes;
@@ -103,9 +104,10 @@ struct kivi_split_codes {
         split_octet(s->meta, base + s->scale_offset + index, count, head_dim % 8 == 0, scales);
         split_octet(s->meta, base + s->min_offset + index, count, head_dim % 8 == 0, minima);
 #pragma unroll
-        for (uint32_t k = 0; k < 8; k++)
-            x[k] = split_cut(__fmaf_rn(split_code(k < 4 ? codes.x : codes.y, k % 4), scales[k], minima[k]),
-                             largest);
+        for (uint32_t k = 0; k < 8; k++) {
+            x[k] = __fmaf_rn(split_code(k < 4 ? codes.x : codes.y, k % 4), scales[k], minima[k]);
+            if (fabsf(__fmaf_rn(levels, scales[k], minima[k])) > largest) x[k] = split_cut(x[k], largest);
+        }
     }
 
     __device__ __forceinline__ void value(uint64_t extent, uint32_t head, uint32_t token, uint32_t octet,
@@ -116,7 +118,7 @@ struct kivi_split_codes {
         const bool whole = tokens % 4 == 0, straddles = s->group % 8 != 0 && s->groups > 1;
         uint32_t codes[8];
         float scales[4], minima[4];
-        bool wide = false;
+        bool wide[4] = {false, false, false, false};
         value_codes(*s, base, token / KIVI_GPU_TOKENS, token % KIVI_GPU_TOKENS / 4, c, codes);
 #pragma unroll
         for (uint32_t k = 0; k < 8; k++) {
@@ -125,16 +127,14 @@ struct kivi_split_codes {
                 const uint64_t at = base + ((uint64_t)group * s->plane_row + token) * s->meta_bytes;
                 split_quad(s->meta, at + s->scale_offset, count, whole, scales);
                 split_quad(s->meta, at + s->min_offset, count, whole, minima);
-                float most = 0;
 #pragma unroll
                 for (uint32_t j = 0; j < 4; j++)
-                    most = fmaxf(most, fabsf(__fmaf_rn(levels, scales[j], minima[j])));
-                wide = most > largest;
+                    wide[j] = fabsf(__fmaf_rn(levels, scales[j], minima[j])) > largest;
             }
 #pragma unroll
             for (uint32_t j = 0; j < 4; j++) {
                 x[j][k] = __fmaf_rn(split_code(codes[k], j), scales[j], minima[j]);
-                if (wide) x[j][k] = split_cut(x[j][k], largest);
+                if (wide[j]) x[j][k] = split_cut(x[j][k], largest);
             }
         }
     }
