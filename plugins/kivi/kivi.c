@@ -142,6 +142,7 @@ static kvant_status plan(const kvant_setup *setup, kvant_layout *layout, kvant_d
     uint64_t head_groups = (uint64_t)block.groups * block.plane_row;
     layout->alignment = KIVI_HEAD_ALIGN;
     layout->isa = code->isa;
+    layout->attend_tolerance = 0x1p-16; /* of kernels that fold scales: README */
     layout->size_min = block.bytes;
     layout->payload_bits = head_codes * block.bits * block.heads;
     layout->metadata_bits = head_groups * 2 * block.meta_bytes * 8 * block.heads;
