@@ -17,8 +17,8 @@
 
 #include <kvant/kvant.h>
 
-/* Device 0, once in a process; the test is skipped where there is neither a driver nor, in this build,
- * kernels. */
+/* Device 0, once in a process; the test is skipped where this build has no kernels, and fails where there is
+ * no driver. */
 kvant_device *twin_device(void);
 void twin_device_close(void);
 

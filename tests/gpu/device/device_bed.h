@@ -9,7 +9,7 @@
 
 #include <device/device_internal.h>
 
-/* Device 0; the test is skipped where there is neither a driver nor, in this build, kernels. */
+/* Device 0; the test is skipped where this build has no kernels, and fails where there is no driver. */
 kvant_device *device_bed_device(void);
 
 typedef struct device_bed {
